@@ -13,6 +13,7 @@ import platform
 import typing
 import warnings
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, TypeVar
@@ -191,11 +192,8 @@ def _parsed(path: str, changed_ns: int, size: int) -> dict[str, Any]:
 
 def versions(*packages: str) -> dict[str, str | None]:
     """Versions of Python and of packages; None for one that is not installed."""
-    return {"python": platform.python_version(), **{name: _installed(name) for name in packages}}
-
-
-def _installed(package: str) -> str | None:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None
+    found: dict[str, str | None] = {"python": platform.python_version(), **dict.fromkeys(packages)}
+    for name in packages:
+        with suppress(PackageNotFoundError):
+            found[name] = version(name)
+    return found

@@ -15,7 +15,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -33,6 +33,7 @@ from pflow.io.open import sniff
 from pflow.io.root import open_root
 from pflow.physics import geometry
 from pflow.physics.detector import (
+    FACES,
     KINDS,
     REGIONS,
     Calorimeter,
@@ -63,13 +64,10 @@ SCALES = {
 }
 """Scale by kind of calorimeter; and where it cannot be measured its value and note, with the reason."""
 
-T = TypeVar("T")
-
 MIN_CELLS = 20  # hits that a collection needs to be recognised as a copy
 UNLIKE = 50.0  # endcaps whose first hits differ by more than this in |z| begin at different |z|, mm
 GAP = 3.0  # a pitch above this many median pitches is a gap
 LAST = ("calorimeters", "tracks", "truth_tracks", "tracker_hits")  # fields that are written behind the lengths
-TRUTH_TRACKS = ("min_layers", "max_vertex_radius", "inverse_pt", "angle", "impact")
 
 
 class Note(NamedTuple):
@@ -125,11 +123,9 @@ def draft_detector(path: str | PathLike[str], answers: Answers = Answers(), *, m
 
 
 def _draft(file: PodioFile, answers: Answers, entries: int) -> DetectorDraft:
-    groups, others, left_out = collect(file, entries, answers.place)
-    named: dict[str, Any] = {**others}
+    groups, named, left_out = collect(file, entries, answers.place)
     notes, calorimeters = Notes(), dict[str, Calorimeter]()
-    seen = "; ".join(f"{collection}: {why}" for collection, why in left_out.items())
-    seen = f". Left out: {seen}" if seen else ""
+    seen = f". Left out: {'; '.join(map(': '.join, left_out.items()))}" if left_out else ""
     if not any(group.kind == "ecal" and group.region in ("barrel", "endcap") for group in groups):
         message = f"no hits of an ECAL barrel or endcap in the first {entries} entries, so it cannot be described"
         raise InputError(f"{message}{seen}", file=file.path)
@@ -182,7 +178,7 @@ def _draft(file: PodioFile, answers: Answers, entries: int) -> DetectorDraft:
             notes[field] = Note("fill in", f"the file has no {what.split(';')[0]}{text}")
     # Field and scales are measured by reading events, for which a detector must be there already.
     detector = dataclasses.replace(detector, b_field=_field(file, detector, entries, notes, given=answers.b_field))
-    scales, parts = measure.measure_scales(file, detector, entries), []
+    scales = measure.measure_scales(file, detector, entries)
     for part in detector.calorimeters:
         if part.kind in SCALES:
             field, default, how, text = SCALES[part.kind]
@@ -190,9 +186,8 @@ def _draft(file: PodioFile, answers: Answers, entries: int) -> DetectorDraft:
             note = Note(how, text.format(said)) if scale is None else Note("measured", said)
             notes[f"calorimeters.{part.name}.{field}"] = note
             value: Any = {field: default if scale is None else round(scale, 2)}
-            part = dataclasses.replace(part, **value)
-        parts.append(part)
-    detector = dataclasses.replace(detector, calorimeters=tuple(parts))
+            calorimeters[part.name] = dataclasses.replace(part, **value)
+    detector = dataclasses.replace(detector, calorimeters=tuple(calorimeters.values()))
     return DetectorDraft(detector=detector, notes=notes, left_out=left_out, path=file.path, entries=entries)
 
 
@@ -207,13 +202,11 @@ class Group(NamedTuple):
     cells: Cells
 
 
-def collect(
-    file: PodioFile, stop: int, given: Mapping[str, str]
-) -> tuple[list[Group], dict[str, tuple[str, ...]], dict[str, str]]:
+def collect(file: PodioFile, stop: int, given: Mapping[str, str]) -> tuple[list[Group], dict[str, Any], dict[str, str]]:
     """Choose the collections by looking at the first `stop` entries; `given`: kind_region of some collections.
 
-    The calorimeters: ECAL, HCAL, muon system, each from barrel to endcap to others, from the inside. Other collections
-    by field of the description, the preferred one first. The reason for each that is left out.
+    The calorimeters: ECAL, HCAL, muon system, each from barrel to endcap to others, from the inside. Names of other
+    collections by field of the description, the preferred one first. The reason for each that is left out.
     """
     listed = list_collections(file)
     left_out = {info.name: f"{info.type}, {info.unreadable}" for info in listed if info.unreadable}
@@ -292,14 +285,14 @@ def _groups(samples: Sequence[HitSample], given: Mapping[str, str], left_out: di
     """Group collections by place and technology into calorimeters; `left_out` gets the rest, with the reason."""
     by_place: defaultdict[tuple[str, str], list[HitSample]] = defaultdict(list)
     for sample in samples:
-        place = place_of(sample, given)
-        if place is None:
+        found = place_of(sample, given)
+        if found is None:
             where = f"in which part of the detector is not known; --place {sample.name}=ecal_barrel or another says it"
             left_out[sample.name] = f"{counted(len(sample), 'hit')}, {where}"
-        elif place[0] == "lumi":
+        elif found[0] == "lumi":
             left_out[sample.name] = "hits of a luminosity or other very forward calorimeter"
         else:
-            by_place[place].append(sample)
+            by_place[found].append(sample)
     groups: list[Group] = []
     simulated = all(sample.simulated for of_place in by_place.values() for sample in of_place)
     for kind, region in sorted(by_place, key=lambda place: (KINDS.index(place[0]), REGIONS.index(place[1]))):
@@ -316,19 +309,15 @@ def _groups(samples: Sequence[HitSample], given: Mapping[str, str], left_out: di
         for number, (mine, cells) in enumerate(technologies, start=1):
             names = sorted(sample.name for sample in mine)
             placed = [name for name in names if name in given]
-            how = (
-                Note("given", f"--place ({', '.join(placed)})")
-                if placed
-                else Note("guessed", f"name ({', '.join(names)})")
-            )
+            how, by = ("given", "--place") if placed else ("guessed", "name")
             sizes = [len(sample) for sample in mine if sample.simulated == simulated and len(sample)]
             # Muon collections are joined whatever their cells, so few hits leave no doubt about them.
             if kind != "muon" and len(sizes) > 1 and min(sizes) < geometry.MIN_CELLS:
-                doubt = ", with too few hits to tell whether the collections are alike (--entries) ("
-                how = how._replace(text=how.text.replace(" (", doubt, 1))
+                by += ", with too few hits to tell whether the collections are alike (--entries)"
+            place = Note(how, f"{by} ({', '.join(placed or names)})")
             name = kind if kind == "muon" else f"{kind}_{region}"
             name = name if number == 1 else f"{name}_{number}"
-            groups.append(Group(name, kind, region, sorted(mine, key=lambda sample: sample.name), how, cells))
+            groups.append(Group(name, kind, region, sorted(mine, key=lambda sample: sample.name), place, cells))
         for sample in rest:
             only = f"{counted(len(sample), 'simulated hit')} without digitised ones" if len(sample) else "no hits"
             left_out[sample.name] = f"{only} in {counted(stop, 'event')}"
@@ -386,33 +375,25 @@ def _technologies(
     return sorted(found, key=lambda pair: pair[1].front), rest
 
 
-def _answer(group: Group, answers: Mapping[str, T]) -> T | None:
-    """The answer for a calorimeter, by its name or else its kind."""
-    return answers.get(group.name, answers.get(group.kind))
-
-
 def _lengths(
     groups: Sequence[Group], calorimeters: Mapping[str, Calorimeter], notes: Notes
 ) -> tuple[dict[str, Any], int | None]:
     """Lengths and symmetry of a `Detector`; and sides of the ECAL barrel, if certain and one faces x."""
-    inner: dict[tuple[str, str], Group] = {}
-    # Groups of one place come from the inside to the outside, so the first is the innermost.
-    for group in groups:
-        inner.setdefault((group.kind, group.region), group)
+    # Groups of one place come from the inside to the outside: read from the end, the innermost remains.
+    inner = {(group.kind, group.region): group for group in reversed(groups)}
     barrel, endcap = inner.get(("ecal", "barrel")), inner.get(("ecal", "endcap"))
     lengths: dict[str, Any] = {}
 
-    def faces(kind: str, behind: Mapping[str, float]) -> None:
-        """Where the calorimeters of a kind begin, mm."""
-        for region, face in (("barrel", "inner_radius"), ("endcap", "inner_z")):
-            if (first := inner.get((kind, region))) is None:
-                continue
-            front = getattr(calorimeters[first.name], face)
-            if front > behind.get(f"ecal_{face}", 0.0):
-                lengths[f"{kind}_{face}"] = front
-                notes[f"{kind}_{face}"] = notes[f"calorimeters.{first.name}.{face}"]
+    def faces(kind: str) -> None:
+        """Where the calorimeters of a kind begin, mm; an HCAL that is not behind the ECAL does not say it."""
+        for region, face in FACES.items():
+            if first := inner.get((kind, region)):
+                front = getattr(calorimeters[first.name], face)
+                if front > lengths.get(f"ecal_{face}", 0.0):
+                    lengths[f"{kind}_{face}"] = front
+                    notes[f"{kind}_{face}"] = notes[f"calorimeters.{first.name}.{face}"]
 
-    faces("ecal", {})
+    faces("ecal")
     if barrel is not None:
         last = max((g for g in groups if (g.kind, g.region) == ("ecal", "barrel")), key=lambda group: group.cells.back)
         described = calorimeters[last.name]
@@ -435,9 +416,8 @@ def _lengths(
             notes["ecal_inner_z"] = Note("guessed", f"{fronts}; this is the nearer one")
     elif barrel is not None:
         lengths["ecal_inner_z"] = round(max(float(abs(barrel.cells.sample.position[:, 2]).max()), 1.0), 1)
-        seen = "no hits in the endcaps; this is how far along z the barrel has hits"
-        notes["ecal_inner_z"] = Note("fill in", seen)
-    faces("hcal", lengths)
+        notes["ecal_inner_z"] = Note("fill in", "no hits in the endcaps; this is how far along z the barrel has hits")
+    faces("hcal")
     barrels = {kind: inner.get((kind, "barrel")) for kind in ("ecal", "hcal")}
     shapes = {kind: group.cells.shape for kind, group in barrels.items() if group is not None and group.cells.shape}
     lengths["phi_symmetry"] = 1
@@ -450,8 +430,7 @@ def _lengths(
         f"({shape.on_layers:.1%} of hits on layers)"
         for kind, shape in shapes.items()
     )
-    certain = all(len(shape.as_good) == 1 for shape in shapes.values())
-    how = "measured" if certain else "guessed"
+    how = "measured" if all(len(shape.as_good) == 1 for shape in shapes.values()) else "guessed"
     notes["phi_symmetry"] = Note(how, f"barrels: {seen}; endcaps not looked at")
     # The symmetry that all shapes in question share; gcd passes over the 0 of a cylinder, and is 0 for cylinders alone.
     lengths["phi_symmetry"] = math.gcd(*(sides for shape in shapes.values() for sides in shape.as_good)) or None
@@ -465,7 +444,7 @@ def _calorimeter(group: Group, file: PodioFile, answers: Answers, slope: float) 
     A muon system may have both faces; its layers are measured where most hits are, in the barrel or the endcaps. These
     are told apart by `slope`, the ratio of radius and |z| of the ECAL's corner.
     """
-    cells, absorber = group.cells, _answer(group, answers.absorber)
+    cells, absorber = group.cells, answers.absorber.get(group.name, answers.absorber.get(group.kind))
     digitised, simulated = (
         tuple(sample.name for sample in group.samples if sample.simulated == kind) for kind in (False, True)
     )
@@ -480,18 +459,18 @@ def _calorimeter(group: Group, file: PodioFile, answers: Answers, slope: float) 
     note("kind", *group.place)
     if not digitised:
         note("collections", "fill in", "digitised hits, for files that have them")
-    digitisation = measure.measure_digitisation(group.samples)
-    if digitisation is not None:
-        seen = f"{counted(digitisation.n_cells, 'cell')} with digitised and simulated energy"
-        note("sim_scale", "measured", seen, float(f"{digitisation.scale:.6g}"))
+    if digitisation := measure.measure_digitisation(group.samples):
+        ratio, smallest, n_cells, measures_time = digitisation
+        seen = f"{counted(n_cells, 'cell')} with digitised and simulated energy"
+        note("sim_scale", "measured", seen, float(f"{ratio:.6g}"))
         # Rounded down: above the smallest energy, the threshold would drop cells that the digitisation kept.
-        unit = 10.0 ** (math.floor(math.log10(digitisation.threshold)) - 1)
-        threshold = float(f"{math.floor(digitisation.threshold / unit) * unit:.2g}")
+        unit = 10.0 ** (math.floor(math.log10(smallest)) - 1)
+        threshold = float(f"{math.floor(smallest / unit) * unit:.2g}")
         note("sim_threshold", "measured", "GeV, the smallest simulated energy of these cells, rounded down", threshold)
-        if not digitisation.measures_time:
+        if not measures_time:
             note("sim_measures_time", "measured", "all digitised hits have time 0", False)
     elif simulated:
-        scale = _answer(group, answers.sim_scale)
+        scale = answers.sim_scale.get(group.name, answers.sim_scale.get(group.kind))
         what = "factor from deposited to calibrated energy, without which simulated hits are not read"
         note("sim_scale", *(("fill in", what) if scale is None else ("given", "--sim-scale")), scale)
         note("sim_threshold", "fill in", "GeV, deposited energy from which on a cell is read out")
@@ -560,10 +539,9 @@ def _layers(cells: Cells, absorber: str | None) -> tuple[tuple[Layers, ...], str
         text = f"{seen}; lengths of {absorber} (PDG), without the rest of the layer"
         # Far thinner than the depth of the hits: it must be the absorber of one of many layers.
         if not pitches and len(matter) == 1 and matter[0][0] < extent / 4:
-            message = (
-                f"absorber '{absorber}': one layer of {matter[0][0]:g} mm where hits in {extent:.0f} mm show no layers"
-            )
-            raise ConfigError(f"{message}; give the number of layers too, as in lead:30x{matter[0][0]:g}")
+            mm = f"{matter[0][0]:g}"
+            message = f"absorber '{absorber}': one layer of {mm} mm where hits in {extent:.0f} mm show no layers"
+            raise ConfigError(f"{message}; give the number of layers too, as in lead:30x{mm}")
         if len(matter) > len(pitches) > 0:
             text += f"; the last {len(matter) - len(pitches)} of {len(matter)} without hits"
         pitches += [pitches[-1] if pitches else extent / len(matter)] * (len(matter) - len(pitches))
@@ -595,15 +573,12 @@ def _truth_tracks(
     notes["truth_tracks.sim_tracker_hits"] = Note("found", "all simulated tracker hits")
     if sides is not None:
         notes["truth_tracks.sides"] = Note("measured", "ECAL barrel")
-    settings = TruthTracking(sim_tracker_hits=())
-    if like is not None:
-        known = load_detector(like).truth_tracks
-        if known is None:
-            raise ConfigError(f"--tracks-as {like}: this detector does not describe truth_tracks")
-        settings = known
-    for field in TRUTH_TRACKS:
-        unknown = "for --truth-tracks only; --tracks-as cld takes CLD's"
-        notes[f"truth_tracks.{field}"] = Note("given", f"{like}'s") if like else Note("fill in", unknown)
+    blank = TruthTracking(sim_tracker_hits=())
+    settings = blank if like is None else load_detector(like).truth_tracks
+    if settings is None:
+        raise ConfigError(f"--tracks-as {like}: this detector does not describe truth_tracks")
+    unknown = Note("fill in", "for --truth-tracks only; --tracks-as cld takes CLD's")
+    notes |= {f"truth_tracks.{field}": Note("given", f"{like}'s") if like else unknown for field in blank.unknown}
     return dataclasses.replace(settings, sim_tracker_hits=sim_tracker_hits, sides=sides)
 
 

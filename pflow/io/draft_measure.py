@@ -34,9 +34,7 @@ MAX_BEHIND = 0.01  # largest energy of an electron in the HCAL over its momentum
 PEAK = 0.22  # largest difference of the logarithm of an electron's energy over its momentum from the median
 NARROW_PEAK = 0.08  # largest median deviation of these, as a fraction: electrons have 0.03 to 0.05
 JETS = 8.0  # tracks of an event, on average, from which on the events are of jets
-NEUTRALS = (
-    1.06  # factor by which neutral particles near the tracks of jets make the scale too small, of ild_g4's Z -> qq
-)
+NEUTRALS = 1.06  # factor by which neutral particles near tracks of jets make the scale too small, in ild_g4's Z -> qq
 MAX_FIELD = 10.0  # T, of a detector; a larger one shows other units of lengths or momenta
 
 PARAMETER = r"(?i)(b_?field|magnetic_?field|solenoid_?field)(_?z)?$"
@@ -110,13 +108,13 @@ def measure_cells(samples: Sequence[HitSample], region: str) -> Cells | None:
     x, y, z = sample.position.T
     # Layer numbers that start again in each module, or count towers, are of no use.
     for layer in (sample.layer, None) if sample.layer is not None else (None,):
-        shape, distance = None, np.abs(z)
         if region == "barrel":
             shape = geometry.barrel_shape(x, y, layer)
             distance = geometry.distance_to_sides(x, y, *(shape.sides, shape.phase) if shape else (0, 0.0))
-        on_layers = shape or (
-            region != "barrel" and geometry.fraction_on_layers(distance, layer) >= geometry.MIN_ON_LAYERS
-        )
+            on_layers = shape is not None
+        else:
+            shape, distance = None, np.abs(z)
+            on_layers = geometry.fraction_on_layers(distance, layer) >= geometry.MIN_ON_LAYERS
         # By position alone, rows of towers that point to the origin look like layers.
         if on_layers and not (layer is None and _rows_of_towers(sample.position, distance, region)):
             front, back = geometry.layer_range(distance, layer)
@@ -150,17 +148,12 @@ def _rows_of_towers(position: Floats, distance: Floats, region: str) -> bool:
     return bool(not one_layer and counts[several].sum() > 0.2 * len(distance) and alike > geometry.MIN_ON_LAYERS)
 
 
-class Digitisation(NamedTuple):
-    """What digitisation did to the simulated hits of one calorimeter."""
+def measure_digitisation(samples: Sequence[HitSample]) -> tuple[float, float, int, bool] | None:
+    """Compare digitised and simulated hits of a calorimeter; None if too few cells have both.
 
-    scale: float  # median ratio of digitised and simulated energy of a cell
-    threshold: float  # smallest simulated energy of a cell that was kept, GeV
-    n_cells: int  # with digitised and simulated energy
-    measures_time: bool  # whether digitised hits have times other than 0
-
-
-def measure_digitisation(samples: Sequence[HitSample]) -> Digitisation | None:
-    """Compare digitised and simulated hits of a calorimeter; None if too few cells have both."""
+    Median ratio of both energies of a cell, smallest simulated energy of a cell that was kept, GeV, number of cells
+    with both, and whether digitised hits have times other than 0.
+    """
     hits, visible = (joined(samples, simulated=flag) for flag in (False, True))
     if hits is None or visible is None:
         return None
@@ -169,9 +162,8 @@ def measure_digitisation(samples: Sequence[HitSample]) -> Digitisation | None:
     ratio = ratio[np.isfinite(ratio) & (ratio > 0)]
     if len(ratio) < MIN_SAME_CELLS:
         return None
-    scale = float(np.median(ratio))
-    threshold = float(hits.energy[in_hits].min()) / scale
-    return Digitisation(scale, threshold, len(ratio), bool((hits.time[np.isfinite(hits.time)] != 0).any()))
+    scale, times = float(np.median(ratio)), hits.time[np.isfinite(hits.time)]
+    return scale, float(hits.energy[in_hits].min()) / scale, len(ratio), bool(times.any())
 
 
 def joined(samples: Sequence[HitSample], *, simulated: bool) -> HitSample | None:

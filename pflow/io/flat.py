@@ -25,9 +25,10 @@ from pflow.event.schema import (
     LINKED,
     PARTS,
     PXYZ,
-    build,
+    make_hits,
     make_links,
     make_particles,
+    make_tracker_hits,
     make_tracks,
     make_truth,
     quantities_of,
@@ -38,8 +39,11 @@ from pflow.physics import pdg
 from pflow.physics.detector import Detector, load_detector
 from pflow.physics.kinematics import follow_to_calorimeter
 
+LINKS_OF = {source: links for links, source in LINKED.items()}
+"""The links from the objects of each part that has them: ``hit_links`` of ``hits``."""
+
 FIELDS: Mapping[str, tuple[str, ...]] = {
-    part: (*quantities_of(part), *(["particle"] if part in LINKED.values() else [])) for part in PARTS
+    part: (*quantities_of(part), *(["particle"] if part in LINKS_OF else [])) for part in PARTS
 }
 """Quantities of each part that a layout may name; ``particle`` stands for links of weight 1."""
 
@@ -48,10 +52,8 @@ REQUIRED: Mapping[str, tuple[tuple[str, ...], ...]] = {
     "tracks": (("px", "py", "pz", "charge"), ("omega", "phi", "tan_lambda")),
     "tracker_hits": (("x", "y", "z"),),
     "truth": (("pdg", "px", "py", "pz"),),
-    "hit_links": (("source", "particle"),),
-    "track_links": (("source", "particle"),),
-    "tracker_hit_links": (("source", "particle"),),
     "reference": (("pdg", "energy", "px", "py", "pz"),),
+    **dict.fromkeys(LINKED, (("source", "particle"),)),
 }
 """A part is complete with any one of these sets of quantities."""
 
@@ -193,7 +195,7 @@ class FlatReader:
             for part, fields in self._parts.items()
             if fields and (truth or part not in TRUTH_PARTS)
         }
-        particle = {part: columns[part].pop("particle", None) for part in LINKED.values() if part in columns}
+        particle = {part: columns[part].pop("particle", None) for part in LINKS_OF if part in columns}
         if said := self._weights.read(start, stop):
             self.notes["weights"] = f"{said}, and no output keeps them"
         if known := self._calorimeter_of_code:
@@ -208,13 +210,13 @@ class FlatReader:
             if part in columns and name not in columns[part]:
                 codes = columns[part]["pdg"]
                 columns[part][name] = jagged.unflatten(lookups[name](jagged.flat(codes)), jagged.count(codes))
-        makers: dict[str, Any] = {part: functools.partial(build, part) for part in ("hits", "tracker_hits")}
-        makers["tracks"] = functools.partial(make_tracks, b_field=self.detector.b_field)
+        makers: dict[str, Any] = {"hits": make_hits, "tracker_hits": make_tracker_hits}
         makers |= {"truth": make_truth, "reference": make_particles}
+        makers["tracks"] = functools.partial(make_tracks, b_field=self.detector.b_field)
         parts: dict[str, Any] = {part: make(**columns[part]) for part, make in makers.items() if part in columns}
         if "tracks" in parts and "calo_x" not in columns["tracks"]:
             parts["tracks"] = _followed(parts["tracks"], self.detector)
-        for link, source in LINKED.items() if "truth" in parts else ():
+        for source, link in LINKS_OF.items() if "truth" in parts else ():
             # Links of the file come first: they can share a hit among particles, `particle` cannot.
             if link in columns:
                 parts[link] = make_links(**columns[link])
@@ -259,12 +261,11 @@ class FlatReader:
         self, part: str, fields: Mapping[str, Branch], start: int, stop: int, truth: bool
     ) -> dict[str, ak.Array]:
         """Arrays [event, object] of the quantities of one part, in pflow's units, all of the same lengths."""
-        link = next((name for name, source in LINKED.items() if source == part), "")
         columns: dict[str, ak.Array] = {}
         counts, first = None, ""
         for name, branch in fields.items():
             # Without truth, or beside links, which say more, it would be read in vain.
-            if name == "particle" and part not in LINKED and (not truth or self._parts.get(link)):
+            if name == "particle" and part in LINKS_OF and (not truth or self._parts.get(LINKS_OF[part])):
                 continue
             values = read_branch(self.tree, branch.branch, start, stop, self.path)
             if values.ndim != 2 or values.fields or "?" in str(values.type):
@@ -358,10 +359,9 @@ def _groups(events: Events, layout: Layout, parts: Iterable[str]) -> dict[str, a
         columns, flat, quantities, counts = {}, jagged.columns(records), quantities_of(part), jagged.count(records)
         for name, branch in layout.parts[part].items():
             prefix, _, member = branch.branch.partition(".")
-            if name == "particle" and part not in LINKED:
-                links = next(link for link, source in LINKED.items() if source == part)
-                if getattr(events, links) is not None:
-                    columns[member] = assigned_particle(getattr(events, links), records)
+            if name == "particle" and part in LINKS_OF:
+                if (links := getattr(events, LINKS_OF[part])) is not None:
+                    columns[member] = assigned_particle(links, records)
             else:
                 columns[member] = jagged.unflatten(flat[quantities[name]], counts)
         groups[prefix] = ak.zip(columns, depth_limit=2)

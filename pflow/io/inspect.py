@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
 from pathlib import Path
+from typing import Any
 
 import awkward as ak
 import numpy as np
@@ -15,7 +16,6 @@ from pflow.errors import ConfigError, InputError, first_line
 from pflow.event import jagged
 from pflow.event.checks import Check, Expected, SampleScales, Scales, compare, measure
 from pflow.io.edm4hep.podio import Collection, PodioFile, collection_contents, open_podio
-from pflow.io.edm4hep.reader import Edm4hepReader
 from pflow.io.open import EventFile, NoDetectorError, ReadOptions, fitting_detectors
 from pflow.io.root import open_root, tree_names
 from pflow.physics.detector import Detector, load_detector
@@ -98,12 +98,14 @@ def inspect_file(
                 targets = (options.expected and options.expected.targets) or {}
                 file.expected = Expected(targets=targets, sample=sample_of(file.detector))
                 return _by_events(file, min(file.num_entries, max_entries))
-        except (NoDetectorError, ConfigError) as error:
-            if isinstance(error, ConfigError):
-                load_detector(options.detector or "")  # an error if there is no such description
-            reason = str(error) if isinstance(error, ConfigError) else error.summary
-            sim = options.schema == "edm4hep-sim"
-            return _by_collections(path, reason, sim=sim, max_entries=max_entries)
+        except NoDetectorError as error:
+            reason = error.summary
+        except ConfigError as error:
+            if options.detector is None:  # another option is wrong
+                raise
+            load_detector(options.detector)  # an error if there is no such description
+            reason = str(error)
+        return _by_collections(path, reason, sim=options.schema == "edm4hep-sim", max_entries=max_entries)
     except Exception as error:  # a file of a format that nobody thought of may make anything fail
         # Who gives a detector, schema or layout wants to know why it fails, not which trees are there.
         if options != ReadOptions(expected=options.expected) or not (tables := _tables(path)):
@@ -115,8 +117,8 @@ def inspect_file(
 
 def _by_events(file: EventFile, stop: int, *, refused: str = "") -> FileContent:
     """A file that is read as a detector; counts are over the first `stop` entries. `refused`: why truth is not read."""
-    names = [calorimeter.name for calorimeter in file.detector.calorimeters]
-    totals = np.zeros((3, len(names)))  # hits, those with a layer, and GeV, of each calorimeter
+    calorimeters = file.detector.calorimeters
+    totals = np.zeros((3, len(calorimeters)))  # hits, those with a layer, and GeV, of each calorimeter
     counts, reference, scales = Counter[str](), 0.0, Scales()
     bad_entries: dict[int, str] = {}
     left_out, unusable = list[InputError](), list[Check]()
@@ -138,39 +140,32 @@ def _by_events(file: EventFile, stop: int, *, refused: str = "") -> FileContent:
             reference += 0.0 if events.reference is None else float(ak.sum(events.reference.energy))
             hits = jagged.columns(events.hits)
             weights = np.ones(len(hits["energy"])), hits["layer"] >= 0, hits["energy"].astype(np.float64)
-            totals += [np.bincount(hits["subdetector"], weight, len(names)) for weight in weights]
+            totals += [np.bincount(hits["subdetector"], weight, len(calorimeters)) for weight in weights]
     except InputError as error:
         if refused:  # it is not the truth that cannot be read
             raise
         # From the start again: the counts so far are of a part of the entries, and partly with truth.
         return _by_events(file, stop, refused=str(error))
     there = dict(template.parts())
-    podio = file.reader.file if isinstance(file.reader, Edm4hepReader) else None
-    content = _without_events(file, podio, stop, sim=getattr(file.reader, "sim", None))
+    content = _without_events(file, stop, sim=getattr(file.reader, "sim", None))
     missing = [MissingPart("truth", LEARNING, refused)] if refused else []
     missing += _missing(content, tracks="tracks" in there, truth="truth" in there, links="hit_links" in there)
+
+    def part(name: str, count: int, energy: float | None, kind: str = "") -> Part:
+        means: Any = {"mean": count / max(stop, 1), "mean_energy": None if energy is None else energy / max(stop, 1)}
+        return Part(name=name, kind=kind, collections=tuple(file.sources.get(name, ())), count=count, **means)
+
+    rows = list(zip(calorimeters, *totals, strict=True))
+    parts = [part(calorimeter.name, int(n), energy, calorimeter.kind) for calorimeter, n, _, energy in rows]
+    parts += [part(name, counts[name], reference if name == "reference" else None) for name in there if name != "hits"]
     # A calorimeter without hits cannot show whether its layers are known.
-    if without_layers := [name for name, n, n_layered in zip(names, *totals[:2], strict=True) if n and not n_layered]:
+    if without_layers := [calorimeter.name for calorimeter, n, n_layered, _ in rows if n and not n_layered]:
         reason = f"no cell encoding for {', '.join(without_layers)}"
         missing.append(MissingPart("layers", "models that use the layers of hits", reason))
     checks = [*file.notes(), *unusable[:1]]
     if left_out:
-        checks.append(Check("objects", False, f"left out in {len(left_out)} entries; the first: {left_out[0]}"))
-    rows = [
-        (x.name, x.kind, int(n), energy) for x, n, _, energy in zip(file.detector.calorimeters, *totals, strict=True)
-    ]
-    rows += [(x, "", counts[x], reference if x == "reference" else None) for x in there if x != "hits"]
-    parts = [
-        Part(
-            name=name,
-            kind=kind,
-            collections=tuple(file.sources.get(name, ())),
-            count=count,
-            mean=count / max(stop, 1),
-            mean_energy=None if energy is None else energy / max(stop, 1),
-        )
-        for name, kind, count, energy in rows
-    ]
+        n_entries = len({error.entry for error in left_out})
+        checks.append(Check("objects", False, f"left out in {n_entries} entries; the first: {left_out[0]}"))
     return dataclasses.replace(
         content,
         detector=file.detector.name,
@@ -185,10 +180,9 @@ def _by_events(file: EventFile, stop: int, *, refused: str = "") -> FileContent:
     )
 
 
-def _without_events(
-    file: EventFile | PodioFile, podio: PodioFile | None, stop: int, *, sim: bool | None
-) -> FileContent:
+def _without_events(file: EventFile | PodioFile, stop: int, *, sim: bool | None) -> FileContent:
     """The collections of a podio file, and which detectors fit; `sim` as of `fitting_detectors`."""
+    podio = file if isinstance(file, PodioFile) else getattr(file.reader, "file", None)
     fitting = [] if podio is None else fitting_detectors(podio, sim=sim)
     return FileContent(
         path=file.path,
@@ -204,7 +198,7 @@ def _without_events(
 def _by_collections(path: str | Path, reason: str, *, sim: bool, max_entries: int) -> FileContent:
     """A podio file without detector; `reason`: why none is used."""
     with closing(open_podio(path)) as file:
-        content = _without_events(file, file, min(file.columns.num_entries, max_entries), sim=sim or None)
+        content = _without_events(file, min(file.columns.num_entries, max_entries), sim=sim or None)
     kinds = {info.name: info.kind for info in content.collections}
     ends = [[kinds.get(name) for name in link.split(" -> ")] for info in content.collections for link in info.links]
     missing = [MissingPart("detector", "everything", reason)]

@@ -18,6 +18,7 @@ repeats its ``pdg`` to ``status``.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -61,10 +62,9 @@ class LegacyReader:
         subdetectors(none := np.zeros(0), none, none, self.detector)  # refuses a detector that cannot tell them
         if not Path(path).exists():
             raise InputError("no such file", file=path)
-        with reading("expected an HDF5 file of the first paper, cannot open it", file=path):
-            file = h5py.File(path, "r")
-        self.close = file.close
-        try:
+        with ExitStack() as stack:  # closes the file, of which nobody else knows yet, whatever stops this, Ctrl-C too
+            with reading("expected an HDF5 file of the first paper, cannot open it", file=path):
+                file = stack.enter_context(h5py.File(path, "r"))
             self._features = _Table(file, "feature", FEATURES, self.path)
             self._labels = _Table(file, "label", LABELS, self.path)
             n_rows, n_labels = np.diff(self._features.offsets), np.diff(self._labels.offsets)
@@ -74,10 +74,7 @@ class LegacyReader:
             text = "expected as many rows as in 'feature', {1}, found {0}"
             check_counts(n_labels, n_rows, text, file=self.path, start=0, field="label")
             self.num_entries = len(n_rows)
-        except BaseException:
-            # Nobody else knows of the open file yet, whatever stops this, Ctrl-C too.
-            self.close()
-            raise
+            self.close = stack.pop_all().close
 
     def read(self, start: int, stop: int, *, truth: bool = True) -> Events:
         """Read entries without validating them; see `pflow.io.open.Reader`."""
@@ -89,34 +86,27 @@ class LegacyReader:
 
         def by_event(values: npt.NDArray[Any], mask: Mask) -> ak.Array:
             # minlength: the last events may have no such rows.
-            return ak.unflatten(values[mask], np.bincount(event[mask], minlength=len(counts)))
+            return jagged.unflatten(values, np.bincount(event[mask], minlength=len(counts)))
 
-        hits = {name: column[name] for name in ("x", "y", "z", "time")} | {"energy": column["edep"]}
-        hits["subdetector"] = subdetectors(column["x"], column["y"], column["z"], self.detector)
+        hit = {name: values[~track] for name, values in column.items()}
+        hits = {name: hit[name] for name in ("x", "y", "z", "time")} | {"energy": hit["edep"]}
+        hits["subdetector"] = subdetectors(hit["x"], hit["y"], hit["z"], self.detector)
+        at_calo = {name: column[name][track] for name in ("x", "y", "z", "px", "py", "pz", "charge")}
+        _, _, px, py = perigee(*at_calo.values(), b_field=self.detector.b_field)
+        tracks = {f"calo_{name}": values for name, values in at_calo.items() if name != "charge"}
+        tracks |= {"px": px, "py": py, "pz": at_calo["pz"], "charge": at_calo["charge"]}
+        of_tracks = {name: by_event(values, track) for name, values in tracks.items()}
         parts: dict[str, Any] = {
             "hits": make_hits(**{name: by_event(values, ~track) for name, values in hits.items()}),
-            "tracks": self._tracks({name: by_event(values, track) for name, values in column.items()}),
+            "tracks": make_tracks(b_field=self.detector.b_field, **of_tracks),
         }
         if truth:
             labels = dict(zip(LABELS, self._labels.rows(start, stop).T, strict=True))
             parts["truth"], particle = self._truth(labels, event, counts, start)
-            parts["hit_links"] = links_of(by_event(particle, ~track))
-            parts["track_links"] = links_of(by_event(particle, track))
+            parts["hit_links"] = links_of(by_event(particle[~track], ~track))
+            parts["track_links"] = links_of(by_event(particle[track], track))
         entry = np.arange(start, stop, dtype=np.int64)
         return Events(detector=self.detector, path=self.path, entry=entry, event=entry, **parts)
-
-    def _tracks(self, at_calo: Mapping[str, ak.Array]) -> ak.Array:
-        helix = (jagged.flat(at_calo[name], np.float64) for name in ("x", "y", "z", "px", "py", "pz", "charge"))
-        _, _, vertex_px, vertex_py = perigee(*helix, b_field=self.detector.b_field)
-        counts = jagged.count(at_calo["x"])
-        return make_tracks(
-            b_field=self.detector.b_field,
-            px=ak.unflatten(vertex_px, counts),
-            py=ak.unflatten(vertex_py, counts),
-            pz=at_calo["pz"],
-            charge=at_calo["charge"],
-            **{f"calo_{name}": at_calo[name] for name in ("x", "y", "z", "px", "py", "pz")},
-        )
 
     def _truth(self, label: Mapping[str, Floats], event: Index, counts: Index, start: int) -> tuple[ak.Array, Index]:
         """Truth particles [event, particle], and the particle of each row (index in its event, -1 none)."""
@@ -140,9 +130,7 @@ class LegacyReader:
         return make_truth(**{name: ak.unflatten(values, n_particles) for name, values in columns.items()}), particle
 
 
-def subdetectors(
-    x: npt.NDArray[Any], y: npt.NDArray[Any], z: npt.NDArray[Any], detector: Detector
-) -> npt.NDArray[np.int32]:
+def subdetectors(x: Floats, y: Floats, z: Floats, detector: Detector) -> npt.NDArray[np.int32]:
     """Calorimeter of each hit from its position, mm: index into ``detector.calorimeters``, int32.
 
     Beyond the front face of the ECAL's endcap (``ecal_inner_z``) a hit is in the endcap, in the HCAL's from

@@ -7,9 +7,10 @@ import glob
 import math
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, suppress
+from operator import attrgetter
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -61,31 +62,18 @@ class NoDetectorError(InputError):
         self.summary = summary
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class DetectorMatch:
-    """How well a detector fits a file."""
+class DetectorMatch(NamedTuple):
+    """How well a detector fits a file; the lower the `rank`, the better."""
 
     detector: Detector
-    geometry: bool | None = None  # whether the ECAL hits lie where its ECAL is; None if that cannot be told
-    matched: int = 0  # number of its collections that the file holds
-    absent: int = 0  # number of optional ones that it does not
-    missing: tuple[tuple[str, ...], ...] = ()  # alternatives of each required part that it lacks
+    geometry: bool | None  # whether the ECAL hits lie where its ECAL is; None if that cannot be told
+    reason: str  # why it does not fit, "" if it does
+    rank: tuple[int, ...]
 
     @property
     def fits(self) -> bool:
         """Whether the file holds all required parts and the geometry does not contradict."""
-        return not self.missing and self.geometry is not False
-
-    @property
-    def reason(self) -> str:
-        """Why the detector does not fit, or "" if it does."""
-        if self.missing:
-            return f"no collection {', no '.join(' or '.join(names) for names in self.missing)}"
-        if self.geometry is False:
-            radius, z = self.detector.ecal_inner_radius, self.detector.ecal_inner_z
-            place = f"barrel from r = {radius:g} mm, endcap from |z| = {z:g} mm"
-            return f"the ECAL hits do not lie where its ECAL is ({place})"
-        return ""
+        return not self.reason
 
 
 def geometry_fits(events: Events, detector: Detector) -> bool | None:
@@ -111,7 +99,7 @@ def fitting_detectors(file: PodioFile, *, sim: bool | None = None) -> list[Detec
     detectors = [load_detector(name) for name in builtin_names("detector")]
     if sim:
         detectors = [detector for detector in detectors if any(part.sim_collections for part in detector.calorimeters)]
-    return sorted((_match(file, detector, sim) for detector in detectors), key=_rank)
+    return sorted((_match(file, detector, sim) for detector in detectors), key=attrgetter("rank"))
 
 
 def best_detector(file: PodioFile, *, sim: bool | None = None) -> Detector:
@@ -124,8 +112,8 @@ def best_detector(file: PodioFile, *, sim: bool | None = None) -> Detector:
         summary = f"no built-in detector fits; {draft} (pflow fit: --data.detector)"
         raise NoDetectorError(summary, f". {reasons}", file=file.path)
     stated = file.parameters.get("detectorName", ())
-    fitting.sort(key=lambda match: (_rank(match), match.detector.name not in stated))
-    equal = [match.detector.name for match in fitting if _rank(match) == _rank(fitting[0])]
+    fitting.sort(key=lambda match: (match.rank, match.detector.name not in stated))
+    equal = [match.detector.name for match in fitting if match.rank == fitting[0].rank]
     # A file without entries has no hits that could tell, and none that could be misread.
     if len(equal) > 1 and equal[0] not in stated and file.columns.num_entries:
         summary = f"fits the detectors {' and '.join(equal)} equally well; say which one it is from (--detector)"
@@ -133,23 +121,19 @@ def best_detector(file: PodioFile, *, sim: bool | None = None) -> Detector:
     return fitting[0].detector
 
 
-def _rank(match: DetectorMatch) -> tuple[bool, bool, int, int, int]:
-    return not match.fits, match.geometry is not True, len(match.missing), match.absent, -match.matched
-
-
 def _match(file: PodioFile, detector: Detector, sim: bool | None) -> DetectorMatch:
-    missing = tuple(missing_collections(file, detector, sim=sim))
-    if missing:
-        names = (name for system in detector.calorimeters for name in (*system.collections, *system.sim_collections))
-        return DetectorMatch(detector=detector, matched=sum(map(file.columns.has, names)), missing=missing)
-    reader = Edm4hepReader(file, detector=detector, sim=sim)
+    if missing := missing_collections(file, detector, sim=sim):
+        named = (name for system in detector.calorimeters for name in (*system.collections, *system.sim_collections))
+        reason = f"no collection {', no '.join(' or '.join(names) for names in missing)}"
+        return DetectorMatch(detector, None, reason, (1, 1, len(missing), 0, -sum(map(file.columns.has, named))))
+    reader, reason = Edm4hepReader(file, detector=detector, sim=sim), ""
     events = first_entries(reader)
-    return DetectorMatch(
-        detector=detector,
-        matched=sum(map(len, reader.sources.values())),
-        absent=len(reader.absent),
-        geometry=None if events is None else geometry_fits(events, detector),
-    )
+    geometry = None if events is None else geometry_fits(events, detector)
+    if geometry is False:
+        place = f"barrel from r = {detector.ecal_inner_radius:g} mm, endcap from |z| = {detector.ecal_inner_z:g} mm"
+        reason = f"the ECAL hits do not lie where its ECAL is ({place})"
+    rank = (geometry is False, geometry is not True, 0, len(reader.absent), -sum(map(len, reader.sources.values())))
+    return DetectorMatch(detector, geometry, reason, rank)
 
 
 def first_entries(reader: Reader) -> Events | None:

@@ -239,8 +239,8 @@ class RecoWriter(OutputWriter):
             return self._records(columns)
 
         columns = {
-            "event": reconstruction.event.astype(np.int64),
-            "flags": reconstruction.flags.astype(np.uint32),
+            "event": reconstruction.event,
+            "flags": reconstruction.flags,
             self._name: members(reconstruction.particles),
         }
         if "candidates" in optional:
@@ -323,11 +323,8 @@ def _opened(path: str | Path, name: str, links: Links) -> Iterator[tuple[Any, Ca
         else:
             tree = open_tree(file, TREE, str(path))
             keys = set(tree.keys())
-            branches, of_candidates = _branches(keys, name, path, links), None
-            if f"{name}{CANDIDATES}.PDG" in keys:
-                of_candidates = _branches(keys, name + CANDIDATES, path, "left out")
-            parts = frozenset(branches)
-            decode = functools.partial(_decode, tree, branches, name, path, of_candidates=of_candidates)
+            parts = frozenset(_branches(keys, name, path, links))
+            decode = functools.partial(_decode, tree, keys, name, path, links)
         if links == "required" and "hit_links" not in parts:
             raise InputError("holds no links that say which hits the particles are made of", file=path, field=name)
         made_with = None
@@ -403,28 +400,23 @@ def _branches(keys: set[str], name: str, path: str | Path, links: Links) -> dict
 
 
 def _decode(
-    tree: Any,
-    branches: Mapping[str, list[str]],
-    name: str,
-    path: str | Path,
-    start: int,
-    stop: int,
-    *,
-    of_candidates: Mapping[str, list[str]] | None = None,
+    tree: Any, keys: set[str], name: str, path: str | Path, links: Links, start: int, stop: int
 ) -> Reconstruction:
+    """Entries of a tree with the branches `keys`, without validating them."""
+
     def read(branch: str) -> ak.Array:
         return read_branch(tree, branch, start, stop, path)
 
-    candidates = None
-    if of_candidates is not None:
-        candidates = _decode(tree, of_candidates, name + CANDIDATES, path, start, stop).particles
-    columns, links = {quantity: read(f"{name}.{member}") for member, quantity in PARTICLE_MEMBERS.items()}, {}
-    for field, names in branches.items():
+    parts: dict[str, Any] = {}
+    if f"{name}{CANDIDATES}.PDG" in keys:
+        parts["candidates"] = _decode(tree, keys, name + CANDIDATES, path, "left out", start, stop).particles
+    columns = {quantity: read(f"{name}.{member}") for member, quantity in PARTICLE_MEMBERS.items()}
+    for field, names in _branches(keys, name, path, links).items():
         members = [read(branch) for branch in names]
         if field in LINK_MEMBERS:
             fields = LINK_MEMBERS[field][1].values()
             # Not normalised: no particle need have the rest of a hit whose weights sum to less than 1.
-            links[field] = make_links(**dict(zip(fields, members, strict=True)), normalise=False)
+            parts[field] = make_links(**dict(zip(fields, members, strict=True)), normalise=False)
         elif len(members) == 1:
             (columns[field],) = members
         else:
@@ -432,11 +424,10 @@ def _decode(
             columns[field] = ak.unflatten(flat, jagged.count(members[0]))
     return Reconstruction(
         particles=make_particles(**columns),
-        candidates=candidates,
-        event=np.asarray(ak.to_numpy(read("event")), dtype=np.int64),
-        flags=np.asarray(ak.to_numpy(read("flags")), dtype=np.uint32),
+        event=ak.to_numpy(read("event")),
+        flags=ak.to_numpy(read("flags")),
         name=name,
-        **links,
+        **parts,
     )
 
 

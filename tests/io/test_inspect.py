@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import uproot
 
-from pflow.errors import InputError
+from pflow.errors import ConfigError, InputError
 from pflow.io.inspect import inspect_file
 from pflow.io.open import ReadOptions, open_events
 from pflow.io.root import Columns
@@ -68,6 +68,19 @@ def test_another_root_file_lists_its_trees(tmp_path):
     assert (missing.name, file.schema) == ("events", "")
     with pytest.raises(InputError):
         inspect_file(tmp_path / "other.root", ReadOptions(schema="flat"))
+
+
+@pytest.mark.parametrize(("option", "message"), [("layout", "no layout file 'none'"), ("schema", "no schema 'none'")])
+def test_an_option_that_is_wrong_is_named(write, content, option, message):
+    """Without a detector too: it was the detector that was said to be missing."""
+    with pytest.raises(ConfigError, match=message):
+        inspect_file(write(content), ReadOptions(**{option: "none"}))
+
+
+def test_an_entry_with_several_bad_numbers_counts_once(write, content, toy):
+    content["A1.energy"][0][0] = content["A1.position.x"][0][0] = float("nan")
+    (check,) = (x for x in inspect_file(write(content), ReadOptions(detector=toy)).checks if x.name == "objects")
+    assert check.text.startswith("left out in 1 entries")
 
 
 @pytest.mark.parametrize("function", ["_by_events", "_by_collections"])
