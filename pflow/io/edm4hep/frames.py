@@ -538,8 +538,8 @@ class InputCopy:
 
     def categories(self) -> dict[str, Sequence[Parameters]]:
         """Parameters of the other categories of frames; those that hold collections are left out."""
-        names = (name for name in self._file.categories() if not self._file.infos(name))
-        return {name: self._file.frame_parameters(name) for name in names}
+        file = self._file
+        return {name: file.frame_parameters(name) for name in file.categories() if not file.infos(name)}
 
 
 def _info(model: DataModel, collection: CollectionInfo) -> tuple[Any, ...]:

@@ -254,11 +254,10 @@ def bit_field(encoding: str, *names: str) -> tuple[int, int, bool] | None:
     fields: dict[str, tuple[int, int, bool]] = {}
     offset = 0
     for description in encoding.split(","):
-        name, *numbers = description.strip().split(":")
-        valid = name and len(numbers) in (1, 2) and all(re.fullmatch(r"-?\d+", number) for number in numbers)
+        match = re.fullmatch(r"([^:]+):(?:(-?\d+):)?(-?\d+)", description.strip())
         # An invalid description gets the width 0, which is refused below, as is a stated 0.
-        *begin, width = map(int, numbers) if valid else (0,)
-        offset = begin[0] if begin else offset
+        name, begin, bits = match.groups() if match else ("", None, "0")
+        offset, width = int(begin or offset), int(bits)
         if not width or offset < 0 or offset + abs(width) > 64:
             raise ValueError(f"'{description}' in '{encoding}' is not name:offset:width or name:width within 64 bits")
         fields[name] = (offset, abs(width), width < 0)
