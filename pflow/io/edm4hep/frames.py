@@ -12,7 +12,7 @@ import json
 import struct
 import warnings
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -550,10 +550,9 @@ def _info(model: DataModel, collection: CollectionInfo) -> tuple[Any, ...]:
     return of.id, of.data_type, of.is_subset, of.schema_version, of.name, storage
 
 
-def _parameters(frames: Iterable[Parameters]) -> dict[str, Filled]:
+def _parameters(frames: Sequence[Parameters]) -> dict[str, Filled]:
     """Fields ``GPIntKeys``, ``GPIntValues`` and so on of consecutive frames."""
-    # A generator would be used up by the first kind of parameters.
-    fields, frames = {}, list(frames)
+    fields = {}
     for kind in PARAMETER_TYPES:
         tables = [frame.get(kind, {}) for frame in frames]
         counts = np.array([len(table) for table in tables], dtype=np.int64)

@@ -290,9 +290,9 @@ class PodioFile:
         self.directory, self.close = directory, directory.close
         self.path = str(path)
         self.uuid = str(directory.file.uuid)
-        self._metadata: dict[str, Columns] = {}
+        self._trees: dict[str, Columns] = {}
         self.notes: dict[str, str] = {}
-        self.columns = Columns(open_tree(directory, "events", self.path), self.path)
+        self.columns = self._columns("events")
         self._weights = EventWeights(self.columns.tree, self.path)
         self.schema = "edm4hep-rntuple" if "RNTuple" in directory.classname_of("events") else "edm4hep"
         info, names = "events___CollectionTypeInfo", ("events_collectionNames", "")
@@ -422,7 +422,7 @@ class PodioFile:
 
     def frame_parameters(self, category: str, start: int = 0, stop: int | None = None) -> list[dict[str, Any]]:
         """Parameters of the frames `start` to `stop` (exclusive) of a category, by kind (``Int`` etc.) and key."""
-        columns = self.columns if category == "events" else self._columns(category)
+        columns = self._columns(category)
         stop = columns.num_entries if stop is None else min(stop, columns.num_entries)
         frames: list[dict[str, Any]] = [{} for _ in range(start, stop)]
         for kind in ("Int", "Float", "Double", "String"):
@@ -434,9 +434,9 @@ class PodioFile:
         return frames
 
     def _columns(self, tree: str) -> Columns:
-        if tree not in self._metadata:
-            self._metadata[tree] = Columns(open_tree(self.directory, tree, self.path), self.path)
-        return self._metadata[tree]
+        if tree not in self._trees:
+            self._trees[tree] = Columns(open_tree(self.directory, tree, self.path), self.path)
+        return self._trees[tree]
 
     def _entries(self, tree: str, *requested: tuple[str, str], most: int | None = None) -> list[list[list[Any]]]:
         """These columns of a metadata tree, as lists by entry; none if the tree or one of them is not there."""

@@ -90,10 +90,22 @@ class Edm4hepReader:
         return self._read(range(start, stop), truth)[0]
 
     def read_with_origins(self, start: int, stop: int, *, truth: bool = True) -> tuple[Events, HitOrigins]:
-        """The same, with the file's object behind each hit."""
-        span = range(start, stop)
+        """The same, with the file's object behind each hit; an `InputError` where the file has no ids."""
+        file, span = self.file, range(start, stop)
         events, hits = self._read(span, truth)
-        return events, hit_origins(self.file, hits, span)
+        pieces: dict[str, list[ak.Array]] = {"id": [], "index": list(hits.index), "cell": []}
+        for name, index in zip(hits.joined.names, hits.index, strict=True):
+            pieces["id"].append(_filled(index, np.uint32(file.id_of(name))))
+            with_cell = file.columns.has(name, "cellID")
+            pieces["cell"].append(file.get(span, name, "cellID")[index] if with_cell else _filled(index, np.uint64(0)))
+        joined = jagged.join(pieces) if hits.index else pieces
+        # Without collections, Joined has a row of zeros that belongs to none.
+        return events, HitOrigins(
+            hits.joined.counts[: len(hits.index)],
+            jagged.flat(joined["id"], np.uint32),
+            jagged.flat(joined["index"], np.int32),
+            jagged.flat(joined["cell"], np.uint64),
+        )
 
     def _read(self, span: range, truth: bool) -> tuple[Events, Hits]:
         file, chosen, detector = self.file, self.chosen, self.detector
@@ -406,23 +418,6 @@ class HitOrigins:
     collection_id: npt.NDArray[np.uint32]  # [hit]: id of its collection
     index: npt.NDArray[np.int32]  # [hit]: index in its collection
     cell_id: npt.NDArray[np.uint64]  # [hit]: cell id, 0 unknown
-
-
-def hit_origins(file: PodioFile, hits: Hits, span: range) -> HitOrigins:
-    """The objects that hits of a span are; an `InputError` where the file has no ids."""
-    pieces: dict[str, list[ak.Array]] = {"id": [], "index": list(hits.index), "cell": []}
-    for name, index in zip(hits.joined.names, hits.index, strict=True):
-        pieces["id"].append(_filled(index, np.uint32(file.id_of(name))))
-        with_cell = file.columns.has(name, "cellID")
-        pieces["cell"].append(file.get(span, name, "cellID")[index] if with_cell else _filled(index, np.uint64(0)))
-    joined = jagged.join(pieces) if hits.index else pieces
-    # Without collections, Joined has a row of zeros that belongs to none.
-    return HitOrigins(
-        hits.joined.counts[: len(hits.index)],
-        jagged.flat(joined["id"], np.uint32),
-        jagged.flat(joined["index"], np.int32),
-        jagged.flat(joined["cell"], np.uint64),
-    )
 
 
 def read_tracker_hits(file: PodioFile, sources: Sources, span: range) -> ak.Array:
