@@ -26,7 +26,7 @@ from pflow.errors import InputError
 from pflow.event import jagged
 from pflow.event.jagged import Links
 from pflow.event.schema import make_tracks
-from pflow.io.edm4hep.podio import Joined, PodioFile, expand, relation
+from pflow.io.edm4hep.podio import ID_BITS, Joined, PodioFile, expand, relation
 from pflow.physics import kinematics
 from pflow.physics.arrays import Floats, Index
 from pflow.physics.detector import Calorimeter, Detector, TruthTracking
@@ -101,7 +101,7 @@ def read_contributions(file: PodioFile, collection: str, span: range) -> Contrib
     particles = [relation(file.columns, name, 0, "particle") for name in names]
     particle_id = particle = np.full(len(flat_index), -1, dtype=np.int64)
     if None not in particles:
-        particle_id = column([get(str(name), "collectionID") for name in particles], np.int64)
+        particle_id = column([get(str(name), "collectionID") for name in particles], np.int64) & ID_BITS
         particle = column([get(str(name), "index") for name in particles], np.int64)
     return Contributions(
         counts=jagged.count(begin),
