@@ -12,13 +12,14 @@ import json
 import struct
 import warnings
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import uproot
+from uproot.serialization import string
 from uproot.writing._cascade import RawStreamerInfo
 
 from pflow.errors import InputError
@@ -31,19 +32,13 @@ from pflow.io.edm4hep.podio import (
     PRIMITIVES,
     SCHEMA_VERSION,
     TEXT,
+    TYPES,
     CollectionInfo,
     DataModel,
     Filled,
     PodioFile,
     evolved,
 )
-
-TYPES = {
-    **{"bool": ("bool", 18), "int8": ("char", 1), "int16": ("short", 2), "int32": ("int", 3), "int64": ("long", 4)},
-    **{"float32": ("float", 5), "float64": ("double", 8), "uint8": ("unsigned char", 11)},
-    **{"uint16": ("unsigned short", 12), "uint32": ("unsigned int", 13), "uint64": ("unsigned long", 14)},
-}
-"""Name and number (TVirtualStreamerInfo::EReadWrite) of ROOT's types by NumPy's."""
 
 IN_ARRAY, OBJECT, STL, STL_STRING, STRING = 20, 62, 300, 365, 500  # further ones; the first is added to a number's
 WHOLE, SPLIT, MEMBER = 0, 4, 41  # TBranchElement::fType: an object, a vector of objects, a member of its objects
@@ -116,15 +111,16 @@ class TreeWriter:
         """Write the tree and the descriptions of its structs (TStreamerInfo); only then the file has the tree."""
         title = f"{self._name} data tree"
         # References between objects count from the beginning of the key: 34 bytes and three texts before the object.
-        out = _Buffer(34 + sum(len(uproot.serialization.string(text)) for text in ("TTree", self._name, title)))
+        out = _Buffer(34 + sum(len(string(text)) for text in ("TTree", self._name, title)))
         branches = [branch for *_, branch in self._fields.values()]
         flat = [branch for top in branches for branch in (top, *top.children)]
+        compressed = sum(size for branch in flat for size, *_ in branch.baskets)
         with out.object(20):
             out.named(self._name, title, bits=8)
             out += b"@\0\0\x08\0\x02\x02\x5a\0\x01\0\x01@\0\0\x06\0\x02\0\0\x03\xe9@\0\0\x0a\0\x02\0\x01\0\x01?\x80\0\0"
             out += struct.pack(
                 ">qqqqqdiiiiIqqqqqq",
-                *(self._num_entries, sum(b.total for b in flat), sum(b.compressed for b in flat), 0, 0, 1.0, 0, 25, 0),
+                *(self._num_entries, sum(branch.total for branch in flat), compressed, 0, 0, 1.0, 0, 25, 0),
                 *(1000, 0, 10**12, 10**12, 0, -300000000, -30000000, 1000000),
             )
             out += b"\0\0" + IO_FEATURES
@@ -143,26 +139,26 @@ class TreeWriter:
         infos = {}
         for model, cpp_type, _ in self._fields.values():
             for name in model.nested(cpp_type):
-                version = model.version(name)
+                version = model.versions[name]
                 infos[name, version] = RawStreamerInfo(None, _streamer_info(model, name, version), name, version)
         self._directory.file.update_streamers(list(infos.values()))
 
     def _describe(self, out: _Buffer, branch: _Branch, parent: _Branch | None) -> None:
         """Append a TBranchElement with its leaf and its children."""
         out.places[id(branch), "branch"] = out.place
-        n_baskets = len(branch.seeks)
+        sizes, entries, places = np.array(branch.baskets, dtype=np.int64).reshape(-1, 3).T
         # One more than the baskets: the list of first entries also says where a next basket would begin.
-        size = max(10, n_baskets + 1)
+        room = max(10, len(sizes) + 1)
         with out.any("TBranchElement"), out.object(10):
             with out.object(13):
                 out.named(branch.name, branch.title, bits=0x00400000)
                 out += b"@\0\0\x06\0\x02\0\0\x03\xe9"
                 # No compression is stated: ROOT then looks at each basket whether it is compressed.
                 offsets = 0 if branch.plain else 1000
-                out += struct.pack(">iiiiq", 0, 32000, offsets, n_baskets, self._num_entries) + IO_FEATURES
+                out += struct.pack(">iiiiq", 0, 32000, offsets, len(sizes), self._num_entries) + IO_FEATURES
                 split = 99 if parent is None else 0
-                counts = (self._num_entries, 0, branch.total, branch.compressed)
-                out += struct.pack(">iIiqqqq", 0, size, split, *counts)
+                counts = (self._num_entries, 0, branch.total, int(sizes.sum()))
+                out += struct.pack(">iIiqqqq", 0, room, split, *counts)
                 with out.array(len(branch.children)):
                     for child in branch.children:
                         self._describe(out, child, branch)
@@ -170,13 +166,11 @@ class TreeWriter:
                     self._leaf(out, branch, parent)
                 with out.array(0):
                     pass
-                for values, dtype in ((branch.sizes, ">i4"), (branch.entries, ">i8"), (branch.seeks, ">i8")):
-                    if values is branch.entries:
-                        values = [*values, self._num_entries]
-                    out += b"\x01" + np.pad(np.array(values, dtype), (0, size - len(values))).tobytes()
+                for values, dtype in ((sizes, ">i4"), ([*entries, self._num_entries], ">i8"), (places, ">i8")):
+                    out += b"\x01" + np.pad(np.array(values, dtype), (0, room - len(values))).tobytes()
                 out += b"\0"
             names = (branch.class_name, branch.parent_name, branch.clones_name)
-            out += b"".join(map(uproot.serialization.string, names))
+            out += b"".join(map(string, names))
             numbers = (branch.checksum, branch.version, branch.id, branch.type, branch.streamer_type, branch.most)
             # ROOT finds how many objects an entry of a member has in the branch of its vector.
             counter = out.places[id(parent), "branch"] if branch.type == MEMBER else 0
@@ -191,7 +185,7 @@ class TreeWriter:
         with out.any("TLeafElement"), out.object(1):
             with out.object(2):
                 out.named(branch.title if branch.type == SPLIT else branch.name.partition("[")[0], branch.title, bits=0)
-                unsigned = 11 <= branch.streamer_type % IN_ARRAY <= 14 and branch.streamer_type != STL
+                unsigned = 11 <= branch.streamer_type % IN_ARRAY <= 14
                 out += struct.pack(">iii??", branch.length, branch.itemsize, 0, False, unsigned)
                 if parent is not None and branch.type == MEMBER:
                     self._leaf(out, parent, None)
@@ -201,7 +195,6 @@ class TreeWriter:
 
     def _write(self, branch: _Branch, data: bytes, sizes: npt.NDArray[np.int64] | None) -> None:
         """Write a basket: bytes of consecutive entries, and how many each has (None: the branch is `plain`)."""
-        string = uproot.serialization.string
         names = string("TBasket") + string(branch.name) + string(self._name)
         # ROOT counts the 19 bytes of TBasket's own members, written behind the names, as part of the key.
         key_length = 34 + len(names) + 19
@@ -222,11 +215,8 @@ class TreeWriter:
         sink.write(location, head + struct.pack(">hiiiib", 3, 32000, nev_size, n, last, 0) + compressed)
         directory.freesegments.write(sink)
         sink.set_file_length(directory.freesegments.fileheader.end)
-        branch.entries.append(self._num_entries)
-        branch.sizes.append(size)
-        branch.seeks.append(location)
+        branch.baskets.append((size, self._num_entries, location))
         branch.total += key_length + len(data)
-        branch.compressed += size
 
 
 IO_FEATURES = b"@\0\0\x07\0\0\x1a\xa1/\x10\0"  # ROOT::TIOFeatures
@@ -251,26 +241,23 @@ class _Branch:
     plain: bool = False  # entries of the same size
     children: list[_Branch] = dataclasses.field(default_factory=list)
     most: int = 0  # objects of an entry
-    total: int = 0  # bytes
-    compressed: int = 0
-    sizes: list[int] = dataclasses.field(default_factory=list)  # of baskets
-    entries: list[int] = dataclasses.field(default_factory=list)
-    seeks: list[int] = dataclasses.field(default_factory=list)
+    total: int = 0  # bytes before compression
+    baskets: list[tuple[int, int, int]] = dataclasses.field(default_factory=list)
+    """Of each basket bytes in the file, first entry and place in the file."""
 
 
 def _branch(field: str, model: DataModel, cpp_type: str) -> _Branch:
     """The branch of a field, with its members' where the type is a struct."""
-    name = root_name(f"std::vector<{cpp_type}>")
+    name, prefix, count = root_name(f"std::vector<{cpp_type}>"), f"{field}.", f"[{field}_]"
+    branch = _Branch(name=field, title=field, class_name=name, checksum=checksum(name), version=6, id=-1, type=WHOLE)
     if cpp_type not in model.structs:
-        return _Branch(name=field, title=field, class_name=name, checksum=checksum(name), version=6, id=-1, type=WHOLE)
+        return branch
     if cpp_type == SINGLE:
-        about: dict[str, Any] = {"class_name": cpp_type, "version": 1, "id": -2, "type": WHOLE, "plain": True}
-        branch = _Branch(name=field, title=field, checksum=checksum(cpp_type, model.structs[cpp_type]), **about)
-        prefix, count = "", ""
+        branch.class_name, branch.checksum = cpp_type, checksum(cpp_type, model.structs[cpp_type])
+        branch.version, branch.id, branch.plain = 1, -2, True
+        prefix = count = ""
     else:
-        about = {"class_name": name, "clones_name": cpp_type, "version": 6, "id": -1, "type": SPLIT}
-        branch = _Branch(name=field, title=f"{field}_", checksum=checksum(name), **about)
-        prefix, count = f"{field}.", f"[{field}_]"
+        branch.title, branch.clones_name, branch.type = f"{field}_", cpp_type, SPLIT
     for path, kind, length in model.leaves(cpp_type):
         owner, member = cpp_type, path
         # ROOT describes a member of a nested struct by the struct that declares it, not by the outermost one.
@@ -286,7 +273,7 @@ def _branch(field: str, model: DataModel, cpp_type: str) -> _Branch:
                 class_name=owner,
                 parent_name=cpp_type,
                 checksum=checksum(owner, model.structs[owner]),
-                version=model.version(owner),
+                version=model.versions[owner],
                 id=[name for name, _ in model.structs[owner]].index(member),
                 type=MEMBER if count else WHOLE,
                 streamer_type=number,
@@ -311,7 +298,7 @@ def _vectors(filled: Filled, cpp_type: str, path: str = "") -> tuple[bytes, npt.
 
 def _streamed(values: Any, cpp_type: str) -> bytes:
     if cpp_type == TEXT:
-        return b"".join(map(uproot.serialization.string, values))
+        return b"".join(map(string, values))
     if cpp_type in PRIMITIVES:
         return np.asarray(values, PRIMITIVES[cpp_type].newbyteorder(">")).tobytes()
     inner = cpp_type.removeprefix("std::vector<").removesuffix(">")
@@ -344,7 +331,7 @@ def _streamer_info(model: DataModel, name: str, version: int) -> bytes:
                     with out.object(versions[-1]):
                         out.named(member, "", bits=0)
                         out += struct.pack(">iiiiiiiii", number, size, length, int(length > 0), length, 0, 0, 0, 0)
-                        out += uproot.serialization.string(root_name(kind))
+                        out += string(root_name(kind))
                     if kind == TEXT:
                         out += struct.pack(">ii", STL_STRING, STL_STRING)  # of the container, and of its content
     return bytes(out) + b"\0"
@@ -391,7 +378,7 @@ class _Buffer(bytearray):
         """Append a TNamed."""
         with self.object(1):
             self += struct.pack(">HII", 1, 0, bits)
-            self += uproot.serialization.string(name) + uproot.serialization.string(title)
+            self += string(name) + string(title)
 
 
 PODIO_VERSION = (1, 7, 0)  # version of podio whose layout is written
@@ -447,32 +434,28 @@ class FrameWriter:
     def finish(self, categories: Mapping[str, Sequence[Parameters]]) -> None:
         """Write the other categories, the parameters of whose frames are given, and podio's metadata."""
         self._events.close()
-        for name, frames in categories.items():
-            tree = TreeWriter(self._file, name, PARAMETER_FIELDS)
-            tree.extend(_parameters(frames), len(frames))
-            tree.close()
-        versions = {f"{name}___Version": version for name, (_, version) in self._definitions.items() if version}
-        parts = ("major", "minor", "patch")
-        version_columns = {
-            name: dict(zip(parts, ([part] for part in version), strict=True))
-            for name, version in {"PodioBuildVersion": PODIO_VERSION, **versions}.items()
-        }
-        definitions = {"_0": list(self._definitions), "_1": [text for text, _ in self._definitions.values()]}
+        fields: dict[str, tuple[DataModel, str]] = {}
+        metadata: dict[str, Filled] = {}
+        model, info = DataModel(), "podio::root_utils::CollectionWriteInfo"
+
+        def add(name: str, struct: str, rows: Sequence[tuple[Any, ...]]) -> None:
+            columns = {member: [row[i] for row in rows] for i, (member, _) in enumerate(model.structs[struct])}
+            fields[name] = model, struct
+            metadata[name] = Filled(counts=np.array([len(rows)]), columns=columns)
+
         # podio asks every category for its collections, also those that hold parameters alone.
-        infos = {f"{name}___CollectionTypeInfo": _info(()) for name in categories}
-        infos["events___CollectionTypeInfo"] = _info(self._collections)
-        columns = {**infos, "EDMDefinitions": definitions, **version_columns}
-        types = {
-            **dict.fromkeys(infos, "podio::root_utils::CollectionWriteInfo"),
-            "EDMDefinitions": "tuple<string,string>",
-            **dict.fromkeys(version_columns, "podio::version::Version"),
-        }
-        frame = {
-            name: Filled(counts=np.array([len(next(iter(of.values())))]), columns=of) for name, of in columns.items()
-        }
-        tree = TreeWriter(self._file, "podio_metadata", {name: (DataModel(), kind) for name, kind in types.items()})
-        tree.extend(frame, 1)
-        tree.close()
+        for name in categories:
+            add(f"{name}___CollectionTypeInfo", info, ())
+        add("events___CollectionTypeInfo", info, [_info(*pair) for pair in self._collections])
+        add("EDMDefinitions", "tuple<string,string>", [(text, name) for name, (text, _) in self._definitions.items()])
+        versions = {f"{name}___Version": version for name, (_, version) in self._definitions.items() if version}
+        for name, version in {"PodioBuildVersion": PODIO_VERSION, **versions}.items():
+            add(name, SINGLE, [version])
+        trees = [(name, PARAMETER_FIELDS, _parameters(frames), len(frames)) for name, frames in categories.items()]
+        for name, of_tree, content, n in [*trees, ("podio_metadata", fields, metadata, 1)]:
+            tree = TreeWriter(self._file, name, of_tree)
+            tree.extend(content, n)
+            tree.close()
 
 
 class InputCopy:
@@ -555,30 +538,21 @@ class InputCopy:
 
     def categories(self) -> dict[str, Sequence[Parameters]]:
         """Parameters of the other categories of frames; those that hold collections are left out."""
-        names = (name for name in self._file.categories() if not self._file.infos(name))
-        return {name: self._file.frame_parameters(name) for name in names}
+        file = self._file
+        return {name: file.frame_parameters(name) for name in file.categories() if not file.infos(name)}
 
 
-def _info(collections: Sequence[tuple[DataModel, CollectionInfo]]) -> dict[str, list[Any]]:
-    """Description of the collections of a category, by member."""
-    # The metadata name the type of a subset's objects, although its only field holds references.
-    full = [(model, row, dataclasses.replace(row, is_subset=False)) for model, row in collections]
-    rows = [
-        (row.id, row.data_type, row.is_subset, row.schema_version, row.name, next(iter(model.fields(whole).values())))
-        for model, row, whole in full
-    ]
-    names = ("collectionID", "dataType", "isSubset", "schemaVersion", "name", "storageType")
-    # zip of no collections would give no columns at all.
-    columns = (
-        dict(zip(names, map(list, zip(*rows, strict=True)), strict=True)) if rows else {name: [] for name in names}
-    )
-    return {**columns, "storageType": [f"std::vector<{name}>" for name in columns["storageType"]]}
+def _info(model: DataModel, collection: CollectionInfo) -> tuple[Any, ...]:
+    """What the metadata say of a collection, as podio::root_utils::CollectionWriteInfo."""
+    # They name the type of a subset's objects, although its only field holds references.
+    objects = next(iter(model.fields(dataclasses.replace(collection, is_subset=False)).values()))
+    of, storage = collection, f"std::vector<{objects}>"
+    return of.id, of.data_type, of.is_subset, of.schema_version, of.name, storage
 
 
-def _parameters(frames: Iterable[Parameters]) -> dict[str, Filled]:
+def _parameters(frames: Sequence[Parameters]) -> dict[str, Filled]:
     """Fields ``GPIntKeys``, ``GPIntValues`` and so on of consecutive frames."""
-    # A generator would be used up by the first kind of parameters.
-    fields, frames = {}, list(frames)
+    fields = {}
     for kind in PARAMETER_TYPES:
         tables = [frame.get(kind, {}) for frame in frames]
         counts = np.array([len(table) for table in tables], dtype=np.int64)

@@ -49,25 +49,28 @@ CHANGED = {"edm4hep::ClusterData": {"iPhi": ("float", "phi")}, "edm4hep::Quantit
 Where podio wrote a file, ROOT's rules rename members on reading; they do not apply to files of uproot's.
 """
 
-PRIMITIVES = {
-    "bool": np.dtype(np.bool_),
-    "float": np.dtype(np.float32),
-    "double": np.dtype(np.float64),
-    "int": np.dtype(np.int32),
-    "unsigned int": np.dtype(np.uint32),
-    "short": np.dtype(np.int16),
-    "long": np.dtype(np.int64),
-    **{f"{prefix}int{bits}_t": np.dtype(f"int{bits}") for prefix in ("std::", "") for bits in (8, 16, 32, 64)},
-    **{f"{prefix}uint{bits}_t": np.dtype(f"uint{bits}") for prefix in ("std::", "") for bits in (8, 16, 32, 64)},
+TYPES = {
+    **{"bool": ("bool", 18), "int8": ("char", 1), "int16": ("short", 2), "int32": ("int", 3), "int64": ("long", 4)},
+    **{"float32": ("float", 5), "float64": ("double", 8), "uint8": ("unsigned char", 11)},
+    **{"uint16": ("unsigned short", 12), "uint32": ("unsigned int", 13), "uint64": ("unsigned long", 14)},
 }
+"""Name and number (TVirtualStreamerInfo::EReadWrite) of ROOT's types by NumPy's."""
+
+PRIMITIVES = {name: np.dtype(numpy_name) for numpy_name, (name, _) in TYPES.items()}
+PRIMITIVES |= {f"{prefix}{name}_t": np.dtype(name) for name in TYPES if "int" in name for prefix in ("std::", "")}
 """NumPy type of each C++ type that members have."""
 
 Members = tuple[tuple[str, str], ...]  # name and C++ type of each member
 
 ARRAY = re.compile(r"std::array<(.+?), *(\d+)>")
-LINK = re.compile(r"podio::LinkCollection<(.+), *(.+)>")
-USER_DATA = re.compile(r"podio::UserDataCollection<(.+)>")
-COLLECTION = re.compile(r"(.+)Collection")
+ID_BITS = 0xFFFFFFFF  # of ids of collections, 32-bit hashes that some files hold signed
+
+SUBSET = "_objIdx"
+"""Suffix of the branch of a subset collection, which holds only references to objects of another collection."""
+
+LINK_ENDS = (("from", "rec"), ("to", "sim"))  # names of the references of links: where they begin, where they lead
+
+LINK, USER_DATA = "podio::LinkCollection", "podio::UserDataCollection"  # templates: of both ends, of numbers
 
 TEXT = "std::string"
 OF_PODIO: dict[str, Members] = {  # its own structs
@@ -129,7 +132,7 @@ class DataModel:
 
     def __init__(self, *definitions: Mapping[str, Any]) -> None:
         self.structs = dict(OF_PODIO)
-        self._versions: dict[str, int] = {}  # of structs, as ROOT counts versions of classes
+        self.versions = dict.fromkeys(OF_PODIO, 1)  # of structs, as ROOT counts versions of classes
         self._fields: dict[str, Members] = {}
         for definition in definitions:
             for name, component in definition.get("components", {}).items():
@@ -145,28 +148,25 @@ class DataModel:
                 self.structs.setdefault(f"{name}Data", (*_members(datatype.get("Members", ())), *ranges))
                 references = ((member, "podio::ObjectID") for member, _ in to_many + to_one)
                 self._fields.setdefault(name, (*references, *vectors))
-            for name in self.structs.keys() - OF_PODIO.keys():
-                self._versions.setdefault(name, definition.get("schema_version", 1))
-
-    def version(self, struct: str) -> int:
-        """The version of a struct."""
-        return self._versions.get(struct, 1)
+            for name in self.structs:
+                self.versions.setdefault(name, definition.get("schema_version", 1))
 
     def fields(self, collection: CollectionInfo) -> dict[str, str]:
         """Fields in which podio stores a collection, objects first, and their C++ types; a `KeyError` if unknown."""
         name, data_type = collection.name, collection.data_type
-        match = COLLECTION.fullmatch(data_type)
+        template, _, content = data_type.removesuffix(">").partition("<")
+        objects = data_type.removesuffix("Collection")
         # Before the types: a subset stores references, whatever its objects are.
         if collection.is_subset:
-            return {f"{name}_objIdx": "podio::ObjectID"}
-        if LINK.fullmatch(data_type):
+            return {f"{name}{SUBSET}": "podio::ObjectID"}
+        if template == LINK:
             return {name: "podio::LinkData", **{f"_{name}_{end}": "podio::ObjectID" for end in ("from", "to")}}
-        if user_data := USER_DATA.fullmatch(data_type):
-            return {name: user_data[1]}
-        if not match or match[1] not in self._fields:
+        if template == USER_DATA:
+            return {name: content}
+        if objects == data_type or objects not in self._fields:
             close = " or ".join(f"{known}Collection" for known in nearest(data_type, self._fields))
             raise KeyError(f"unknown collection type '{data_type}'{f'; did you mean {close}?' if close else ''}")
-        return {name: f"{match[1]}Data", **{f"_{name}_{member}": kind for member, kind in self._fields[match[1]]}}
+        return {name: f"{objects}Data", **{f"_{name}_{member}": kind for member, kind in self._fields[objects]}}
 
     def leaves(self, cpp_type: str, path: str = "") -> list[tuple[str, str, int | None]]:
         """Each number, text or array of numbers in a type: path as ``momentum.x``, C++ type, and length of an array."""
@@ -254,11 +254,10 @@ def bit_field(encoding: str, *names: str) -> tuple[int, int, bool] | None:
     fields: dict[str, tuple[int, int, bool]] = {}
     offset = 0
     for description in encoding.split(","):
-        name, *numbers = description.strip().split(":")
-        valid = name and len(numbers) in (1, 2) and all(re.fullmatch(r"-?\d+", number) for number in numbers)
+        match = re.fullmatch(r"([^:]+):(?:(-?\d+):)?(-?\d+)", description.strip())
         # An invalid description gets the width 0, which is refused below, as is a stated 0.
-        *begin, width = map(int, numbers) if valid else (0,)
-        offset = begin[0] if begin else offset
+        name, begin, bits = match.groups() if match else ("", None, "0")
+        offset, width = int(begin or offset), int(bits)
         if not width or offset < 0 or offset + abs(width) > 64:
             raise ValueError(f"'{description}' in '{encoding}' is not name:offset:width or name:width within 64 bits")
         fields[name] = (offset, abs(width), width < 0)
@@ -291,9 +290,9 @@ class PodioFile:
         self.directory, self.close = directory, directory.close
         self.path = str(path)
         self.uuid = str(directory.file.uuid)
-        self._metadata: dict[str, Columns] = {}
+        self._trees: dict[str, Columns] = {}
         self.notes: dict[str, str] = {}
-        self.columns = Columns(open_tree(directory, "events", self.path), self.path)
+        self.columns = self._columns("events")
         self._weights = EventWeights(self.columns.tree, self.path)
         self.schema = "edm4hep-rntuple" if "RNTuple" in directory.classname_of("events") else "edm4hep"
         info, names = "events___CollectionTypeInfo", ("events_collectionNames", "")
@@ -305,8 +304,7 @@ class PodioFile:
         )
         first: dict[int, tuple[str, int]] = {}  # name and entry by id
         for name, value, entry in ids:
-            # Ids are 32-bit hashes, which some files hold signed.
-            number = int(value) & 0xFFFFFFFF
+            number = int(value) & ID_BITS
             known, before = first.setdefault(number, (name, entry))
             if known != name:
                 text = f"entries {before} and {entry} of the metadata name the collection with id {number} {known} and"
@@ -349,9 +347,9 @@ class PodioFile:
 
     def names(self, collection_ids: Index) -> list[str]:
         """Sorted names of the collections of these ids; an `InputError` without a table if none is known."""
-        ids = np.unique(_unsigned(collection_ids))
-        known = sorted(self.ids[int(number)] for number in ids if int(number) in self.ids)
-        if len(ids) and not known and not self.ids_stored:
+        ids = np.unique(collection_ids & ID_BITS).tolist()
+        known = sorted(self.ids[number] for number in ids if number in self.ids)
+        if ids and not known and not self.ids_stored:
             message = (
                 "the file has no table of collection ids, and they are not the hashes of its collections' names, so its"
                 " links cannot be followed; expected events___CollectionTypeInfo or events___idTable"
@@ -360,7 +358,7 @@ class PodioFile:
         return known
 
     def references(self, branch: str, span: range, *, of: Index | None = None) -> tuple[Index, Index, Index]:
-        """Counts [event] and, of all events, collection ids and indices [reference] of a branch of references.
+        """Counts [event] and, of all events, unsigned ids of collections and indices [reference] of a branch.
 
         `of`, int64 [event]: number of objects, which must have one reference each.
         """
@@ -368,7 +366,7 @@ class PodioFile:
         counts = jagged.count(ids)
         if of is not None:
             check_counts(counts, of, "{} references for {} objects", file=self.path, start=span.start, field=branch)
-        return counts, jagged.flat(ids, np.int64), jagged.flat(index, np.int64)
+        return counts, jagged.flat(ids, np.int64) & ID_BITS, jagged.flat(index, np.int64)
 
     def event_numbers(self, span: range) -> Index:
         """Event number of each entry, int64; the entry itself where there is no event header."""
@@ -400,14 +398,8 @@ class PodioFile:
         table = f"{category}___CollectionTypeInfo"
         columns = self._first_entry("podio_metadata", *((table, member) for member in members))
         return [  # podio 1.0 wrote tuples, which uproot cannot read
-            CollectionInfo(
-                name=str(name),
-                data_type=str(data_type),
-                id=int(number) & 0xFFFFFFFF,
-                schema_version=int(version),
-                is_subset=bool(is_subset),
-            )
-            for name, data_type, number, version, is_subset in zip(*columns, strict=True)
+            CollectionInfo(name=name, data_type=kind, id=number & ID_BITS, schema_version=version, is_subset=subset)
+            for name, kind, number, version, subset in zip(*columns, strict=True)
         ]
 
     def definitions(self) -> dict[str, str]:
@@ -415,7 +407,7 @@ class PodioFile:
         for members in (("_0", "_1"), ("0", "1")):  # of tuples: in a TTree, and in an RNTuple as uproot names them
             columns = self._first_entry("podio_metadata", *(("EDMDefinitions", member) for member in members))
             if columns:
-                return {str(name): str(text) for name, text in zip(*columns, strict=True)}
+                return dict(zip(*columns, strict=True))
         return {}
 
     def version(self, model: str) -> tuple[int, ...]:
@@ -430,7 +422,7 @@ class PodioFile:
 
     def frame_parameters(self, category: str, start: int = 0, stop: int | None = None) -> list[dict[str, Any]]:
         """Parameters of the frames `start` to `stop` (exclusive) of a category, by kind (``Int`` etc.) and key."""
-        columns = self.columns if category == "events" else self._columns(category)
+        columns = self._columns(category)
         stop = columns.num_entries if stop is None else min(stop, columns.num_entries)
         frames: list[dict[str, Any]] = [{} for _ in range(start, stop)]
         for kind in ("Int", "Float", "Double", "String"):
@@ -442,9 +434,9 @@ class PodioFile:
         return frames
 
     def _columns(self, tree: str) -> Columns:
-        if tree not in self._metadata:
-            self._metadata[tree] = Columns(open_tree(self.directory, tree, self.path), self.path)
-        return self._metadata[tree]
+        if tree not in self._trees:
+            self._trees[tree] = Columns(open_tree(self.directory, tree, self.path), self.path)
+        return self._trees[tree]
 
     def _entries(self, tree: str, *requested: tuple[str, str], most: int | None = None) -> list[list[list[Any]]]:
         """These columns of a metadata tree, as lists by entry; none if the tree or one of them is not there."""
@@ -541,14 +533,13 @@ class Joined:
         Takes collection ids of the file, indices and events, integers [reference]. The index, int64 [reference], is -1
         for another collection; one outside its own collection stays outside the joined list.
         """
-        collection_id, index = _unsigned(collection_id), np.asarray(index, dtype=np.int64)
         joined = np.full(len(index), -1, dtype=np.int64)
         known = np.zeros(len(index), dtype=bool)
         present = set(file.names(collection_id))
         for slot, name in enumerate(self.names):
             if name not in present:
                 continue
-            mine = np.flatnonzero(np.isin(collection_id, file.ids_of(name)))
+            mine = np.flatnonzero(np.isin(collection_id & ID_BITS, file.ids_of(name)))
             local, where = index[mine], event[mine]
             if (some := self.chosen[slot]) is not None:
                 # Event and index as one number, for one search over all events. The stride is above both indices, so
@@ -582,28 +573,21 @@ def expand(begin: ak.Array, end: ak.Array, sizes: Index) -> tuple[Index, Index]:
     return object_index, (jagged.offsets(sizes)[event] + first)[object_index] + jagged.local_index(counts)
 
 
-def _unsigned(collection_id: npt.NDArray[Any]) -> Index:
-    """Collection ids, 32-bit hashes that some files hold signed, as non-negative int64."""
-    return np.asarray(collection_id).astype(np.int64) & 0xFFFFFFFF
-
-
-SUBSET = "_objIdx"
-"""Suffix of the branch of a subset collection, which holds only references to objects of another collection."""
-
 SIGNATURES = (
-    ("MCParticle", ("PDG", "generatorStatus", "momentum.x"), ()),
-    ("Track", ("trackStates_begin",), ()),
-    ("SimCalorimeterHit", ("cellID", "energy", "position.x", "contributions_begin"), ()),
-    ("SimCalorimeterHit", ("cellID", "energy", "position.x"), ("time", "energyError")),
-    ("CalorimeterHit", ("cellID", "energy", "position.x"), ()),
-    ("SimTrackerHit", ("cellID", "position.x", "momentum.x"), ()),
-    ("TrackerHit", ("cellID", "position.x", "time"), ()),
-    ("ReconstructedParticle", ("energy", "momentum.x", "charge"), ()),
-    ("CaloHitContribution", ("energy", "stepPosition.x"), ()),
-    ("Cluster", ("energy", "position.x", "hits_begin"), ()),
-    ("EventHeader", ("eventNumber",), ()),
+    ("MCParticle", ("PDG", "generatorStatus", "momentum.x")),
+    ("Track", ("trackStates_begin",)),
+    ("SimCalorimeterHit", ("cellID", "energy", "position.x", "contributions_begin")),
+    ("CalorimeterHit", ("cellID", "energy", "position.x", "time")),
+    ("CalorimeterHit", ("cellID", "energy", "position.x", "energyError")),
+    ("SimCalorimeterHit", ("cellID", "energy", "position.x")),
+    ("SimTrackerHit", ("cellID", "position.x", "momentum.x")),
+    ("TrackerHit", ("cellID", "position.x", "time")),
+    ("ReconstructedParticle", ("energy", "momentum.x", "charge")),
+    ("CaloHitContribution", ("energy", "stepPosition.x")),
+    ("Cluster", ("energy", "position.x", "hits_begin")),
+    ("EventHeader", ("eventNumber",)),
 )
-"""Types of EDM4hep by members that they have and others that they have not; the first that fits holds."""
+"""Types of EDM4hep by members that they have; the first that fits holds."""
 
 READ = {
     "CalorimeterHit": ("cellID", "energy", "position.x", "position.y", "position.z"),
@@ -693,7 +677,7 @@ def link_pairs(file: PodioFile, link: str, stop: int) -> dict[tuple[str, str], i
     all if the file has no table of ids, and not all are the hashes of its collections' names.
     """
     ends = []
-    for end, names in enumerate((("from", "rec"), ("to", "sim"))):
+    for end, names in enumerate(LINK_ENDS):
         branch = relation(file.columns, link, end, *names)
         if branch is None:
             return {}
@@ -701,7 +685,7 @@ def link_pairs(file: PodioFile, link: str, stop: int) -> dict[tuple[str, str], i
     if len(ends[0]) != len(ends[1]):
         message = f"{len(ends[0])} references from and {len(ends[1])} to objects"
         raise InputError(message, file=file.path, entry=0, field=link)
-    id_pairs, counts = np.unique(np.stack(ends, axis=1) & 0xFFFFFFFF, axis=0, return_counts=True)
+    id_pairs, counts = np.unique(np.stack(ends, axis=1) & ID_BITS, axis=0, return_counts=True)
     if not file.ids_stored and not np.isin(id_pairs, list(file.ids)).all():
         return {}
     pairs: Counter[tuple[str, str]] = Counter()
@@ -735,9 +719,6 @@ def _declared(file: PodioFile, name: str) -> str:
 
 def _by_members(file: PodioFile, name: str) -> str:
     has = file.columns.has
-    if has(name, "weight") and relation(file.columns, name, 1, "to", "sim") is not None:
+    if has(name, "weight") and relation(file.columns, name, 1, *LINK_ENDS[1]) is not None:
         return "Link"
-    for kind, present, not_there in SIGNATURES:
-        if has(name, *present) and not any(has(name, member) for member in not_there):
-            return f"edm4hep::{kind}"
-    return ""
+    return next((f"edm4hep::{kind}" for kind, members in SIGNATURES if has(name, *members)), "")

@@ -25,6 +25,7 @@ from pflow.event.jagged import Links, sum_by_pair, with_same_source
 from pflow.event.schema import make_hits, make_particles, make_tracker_hits, make_tracks, make_truth
 from pflow.io.edm4hep import simulated
 from pflow.io.edm4hep.podio import (
+    LINK_ENDS,
     SUBSET,
     Joined,
     PodioFile,
@@ -89,16 +90,28 @@ class Edm4hepReader:
         return self._read(range(start, stop), truth)[0]
 
     def read_with_origins(self, start: int, stop: int, *, truth: bool = True) -> tuple[Events, HitOrigins]:
-        """The same, with the file's object behind each hit."""
-        span = range(start, stop)
+        """The same, with the file's object behind each hit; an `InputError` where the file has no ids."""
+        file, span = self.file, range(start, stop)
         events, hits = self._read(span, truth)
-        return events, hit_origins(self.file, hits, span)
+        pieces: dict[str, list[ak.Array]] = {"id": [], "index": list(hits.index), "cell": []}
+        for name, index in zip(hits.joined.names, hits.index, strict=True):
+            pieces["id"].append(_filled(index, np.uint32(file.id_of(name))))
+            with_cell = file.columns.has(name, "cellID")
+            pieces["cell"].append(file.get(span, name, "cellID")[index] if with_cell else _filled(index, np.uint64(0)))
+        joined = jagged.join(pieces) if hits.index else pieces
+        # Without collections, Joined has a row of zeros that belongs to none.
+        return events, HitOrigins(
+            hits.joined.counts[: len(hits.index)],
+            jagged.flat(joined["id"], np.uint32),
+            jagged.flat(joined["index"], np.int32),
+            jagged.flat(joined["cell"], np.uint64),
+        )
 
     def _read(self, span: range, truth: bool) -> tuple[Events, Hits]:
         file, chosen, detector = self.file, self.chosen, self.detector
         hits = read_hits(file, chosen, span)
         event, entry = file.event_numbers(span), np.array(span, dtype=np.int64)
-        parts: dict[str, Any] = {"hits": hits.records}
+        parts: dict[str, Any] = {"path": self.path, "absent": self.absent, "hits": hits.records}
         if self.sources["tracks"]:
             parts["tracks"] = read_tracks(file, chosen, span)
         if self.sources["tracker_hits"]:
@@ -119,8 +132,7 @@ class Edm4hepReader:
         if truth and self.sources["reference"]:
             (parts["reference_name"],) = self.sources["reference"]
             parts["reference"] = make_particles(**particle_columns(file, parts["reference_name"], span))
-        about: Any = {"path": self.path, "absent": self.absent}
-        return Events(detector=detector, entry=entry, event=event, **about, **parts), hits
+        return Events(detector=detector, entry=entry, event=event, **parts), hits
 
     def note_unnamed(self) -> None:
         """Note hit collections of the first entries that no calorimeter names.
@@ -297,10 +309,8 @@ def _hit_collections(
     A digitised collection may be a subset of another one. By default simulated hits are for a file without others.
     """
     if sim is None:
-        has_simulated, has_digitised = (
-            any(_hit_collections(file, detector, kind)[2].values()) for kind in (True, False)
-        )
-        sim = has_simulated and not has_digitised
+        has = {kind: any(_hit_collections(file, detector, kind)[2].values()) for kind in (True, False)}
+        sim = has[True] and not has[False]
     named = {part.name: part.sim_collections if sim else part.collections for part in detector.calorimeters}
     suffixes = ("",) if sim else ("", SUBSET)
     held = {
@@ -381,7 +391,7 @@ def _members(file: PodioFile, sources: Sources, span: range, name: str) -> Itera
     for source in file.names(ids):
         if file.columns.has(source, "energy"):
             size = jagged.count(file.get(span, source, "energy"))[event]
-            mine = np.isin(ids & 0xFFFFFFFF, file.ids_of(source)) & (index >= 0) & (index < size)
+            mine = np.isin(ids, file.ids_of(source)) & (index >= 0) & (index < size)
             lost &= ~mine
             yield source, jagged.unflatten(index[mine], np.bincount(event[mine], minlength=len(counts)))
     if lost.any():
@@ -408,23 +418,6 @@ class HitOrigins:
     collection_id: npt.NDArray[np.uint32]  # [hit]: id of its collection
     index: npt.NDArray[np.int32]  # [hit]: index in its collection
     cell_id: npt.NDArray[np.uint64]  # [hit]: cell id, 0 unknown
-
-
-def hit_origins(file: PodioFile, hits: Hits, span: range) -> HitOrigins:
-    """The objects that hits of a span are; an `InputError` where the file has no ids."""
-    pieces: dict[str, list[ak.Array]] = {"id": [], "index": list(hits.index), "cell": []}
-    for name, index in zip(hits.joined.names, hits.index, strict=True):
-        pieces["id"].append(_filled(index, np.uint32(file.id_of(name))))
-        with_cell = file.columns.has(name, "cellID")
-        pieces["cell"].append(file.get(span, name, "cellID")[index] if with_cell else _filled(index, np.uint64(0)))
-    joined = jagged.join(pieces) if hits.index else pieces
-    # Without collections, Joined has a row of zeros that belongs to none.
-    return HitOrigins(
-        hits.joined.counts[: len(hits.index)],
-        jagged.flat(joined["id"], np.uint32),
-        jagged.flat(joined["index"], np.int32),
-        jagged.flat(joined["cell"], np.uint64),
-    )
 
 
 def read_tracker_hits(file: PodioFile, sources: Sources, span: range) -> ak.Array:
@@ -510,11 +503,9 @@ def _position(parameters: Floats) -> Floats:
 
 def _first_state(track: Index, member: Index, rank: Index, n_tracks: int) -> Index:
     """State of lowest rank of each track, the first among equals; -1 for a track without any."""
-    order = np.lexsort((member, rank, track))
-    # np.unique gives the first place of each track, which after the sort has its lowest rank.
-    with_state, first = np.unique(track[order], return_index=True)
+    best = jagged.largest_weight(track, member, -rank)
     chosen = np.full(n_tracks, -1, dtype=np.int64)
-    chosen[with_state] = member[order][first]
+    chosen[track[best]] = member[best]
     return chosen
 
 
@@ -598,7 +589,7 @@ def _links(file: PodioFile, sources: Sources, span: range, link: str, starts: Jo
     counts, weight = jagged.count(weights), jagged.flat(weights, np.float64)
     event = jagged.event_index(counts)
     resolved, both_ids = [], []
-    for side, (names, joined) in enumerate(((("from", "rec"), starts), (("to", "sim"), ends))):
+    for side, (names, joined) in enumerate(zip(LINK_ENDS, (starts, ends), strict=True)):
         branch = relation(file.columns, link, side, *names)
         if branch is None:
             message = f"the links have no references; expected _{link}_{names[0]} or {link}#{side}"
@@ -669,7 +660,7 @@ def note_unresolved(file: PodioFile, sources: Sources, link: str, known: Mask, i
     lost, names = np.zeros(len(known), dtype=np.bool_), set()
     for end_ids in ids:
         for number in np.unique(end_ids[~known]):
-            name = file.ids.get(int(number) & 0xFFFFFFFF, "a collection without a name")
+            name = file.ids.get(int(number), "a collection without a name")
             if not file.columns.has(name):
                 names.add(name)
                 lost |= end_ids == number

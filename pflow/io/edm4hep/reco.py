@@ -139,22 +139,17 @@ def reco_frames(
     index = tracks.source
     if track_index is not None:
         index = track_index[tracks.flat_source(jagged.count(events.tracks))]
-    has_hits = np.zeros(int(n_particles.sum()), dtype=np.int64)
-    has_hits[hit_links.flat_particle(n_particles)] = 1
-    # bincount with weights gives floats, also of whole numbers.
-    n_clusters = np.bincount(jagged.event_index(n_particles), has_hits, len(events)).astype(np.int64)
+    total = int(n_particles.sum())
+    n_hits, n_tracks = (np.bincount(links.flat_particle(n_particles), minlength=total) for links in (hit_links, tracks))
+    clusters = _clusters(events, n_particles, hit_links, hits, names)
+    n_clusters = clusters[names.clusters].counts
     to_clusters = references(collection_id(names.clusters), jagged.local_index(n_clusters), n_clusters)
-    n_tracks = np.bincount(tracks.flat_particle(n_particles), minlength=len(has_hits))
     to_tracks = references(track_id, index, tracks.counts)
-    relations = {"clusters": (has_hits, to_clusters), "tracks": (n_tracks, to_tracks)}
-    frames = _particles(reconstruction.particles, names.particles, names.particle_id, relations, names)
+    relations = {"clusters": (np.minimum(n_hits, 1), to_clusters), "tracks": (n_tracks, to_tracks)}
+    frames = clusters | _particles(reconstruction.particles, names.particles, names.particle_id, relations, names)
     frames[names.track_weights] = Filled(counts=tracks.counts, columns={"": tracks.weight})
-    frames |= _clusters(events, n_particles, hit_links, hits, names)
-    if (candidates := reconstruction.candidates) is not None:
-        nothing = references(0, np.zeros(0, np.int64), np.zeros(len(events), np.int64))
-        none = np.zeros(int(jagged.count(candidates).sum()), np.int64)
-        relations = dict.fromkeys(("clusters", "tracks"), (none, nothing))
-        frames |= _particles(candidates, names.candidates, names.candidate_id, relations, names)
+    if reconstruction.candidates is not None:
+        frames |= _particles(reconstruction.candidates, names.candidates, names.candidate_id, {}, names)
     if mc_id is not None:
         frames |= _mc_links(events, n_particles, hit_links, tracks, mc_id, names)
     return frames
@@ -212,7 +207,8 @@ def _particles(
 ) -> dict[str, Filled]:
     """Collection `name` of particles, with the number of objects of each relation, int64 [particle], and references.
 
-    Collection `id_name` of ParticleID has the probabilities of their classes, if they have them.
+    A relation that is left out has no objects: what `TreeWriter` is not given is 0 or empty. Collection `id_name` of
+    ParticleID has the probabilities of their classes, if they have them.
     """
     counts, flat, fields = jagged.count(particles), jagged.columns(particles), quantities_of("particles")
     event, total = jagged.event_index(counts), int(counts.sum())

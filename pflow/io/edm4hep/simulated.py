@@ -26,7 +26,7 @@ from pflow.errors import InputError
 from pflow.event import jagged
 from pflow.event.jagged import Links
 from pflow.event.schema import make_tracks
-from pflow.io.edm4hep.podio import Joined, PodioFile, expand, relation
+from pflow.io.edm4hep.podio import ID_BITS, Joined, PodioFile, expand, relation
 from pflow.physics import kinematics
 from pflow.physics.arrays import Floats, Index
 from pflow.physics.detector import Calorimeter, Detector, TruthTracking
@@ -101,7 +101,7 @@ def read_contributions(file: PodioFile, collection: str, span: range) -> Contrib
     particles = [relation(file.columns, name, 0, "particle") for name in names]
     particle_id = particle = np.full(len(flat_index), -1, dtype=np.int64)
     if None not in particles:
-        particle_id = column([get(str(name), "collectionID") for name in particles], np.int64)
+        particle_id = column([get(str(name), "collectionID") for name in particles], np.int64) & ID_BITS
         particle = column([get(str(name), "index") for name in particles], np.int64)
     return Contributions(
         counts=jagged.count(begin),
@@ -124,38 +124,35 @@ def digitise(calorimeter: Calorimeter, columns: dict[str, ak.Array], contributio
     """
     values = {key: jagged.flat(array) for key, array in columns.items()}
     energy = values["energy"].astype(np.float64)
-    n_hits = len(energy)
+    n_hits, window = len(energy), calorimeter.sim_time_window
     time = np.full(n_hits, np.nan)
     scale = np.full(n_hits, 1.0 if calorimeter.sim_scale is None else calorimeter.sim_scale)
     if calorimeter.sim_deep_scale is not None:
         first_layer, deep_scale = calorimeter.sim_deep_scale
         scale[values["layer"] >= first_layer] = deep_scale
-    counted = None
     total, lost, early, late = float(np.nansum(scale * energy)), 0.0, 0.0, 0.0
     if contributions is None:
-        lost = 0.0 if calorimeter.sim_time_window is None else total  # no energy is of an unknown time
+        lost = 0.0 if window is None else total  # no energy is of an unknown time
     else:
-        times = contributions.time
+        hit, deposited, times = contributions.hit, contributions.energy, contributions.time
         counted = np.ones(len(times), dtype=bool)
-        known = np.bincount(contributions.hit, contributions.energy, n_hits)
+        known = np.bincount(hit, deposited, n_hits)
         differs = (energy > 0) & (np.abs(known - energy) > ROUNDING * energy)
         lost = float(scale[differs] @ np.abs(known - energy)[differs])
-        if calorimeter.sim_time_window is not None:
-            earliest, latest = calorimeter.sim_time_window
+        if window is not None:
             position = np.stack([values[axis] for axis in "xyz"], axis=-1).astype(np.float64)
-            flight = np.linalg.norm(position[contributions.hit], axis=1) / SPEED_OF_LIGHT  # from the origin, ns
+            flight = np.linalg.norm(position[hit], axis=1) / SPEED_OF_LIGHT  # from the origin, ns
             times = times - flight + PROMPT_TIME
-            counted = (times > earliest) & (times < latest)
-            calibrated = scale[contributions.hit] * contributions.energy
-            early = float(calibrated[times <= earliest].sum())
+            counted = (times > window[0]) & (times < window[1])
+            calibrated = scale[hit] * deposited
+            early = float(calibrated[times <= window[0]].sum())
             late = float(calibrated[~counted].sum()) - early
-            inside = np.bincount(contributions.hit[counted], contributions.energy[counted], n_hits).astype(np.float64)
-            with np.errstate(divide="ignore", invalid="ignore"):
-                share = np.where(known > 0, inside / known, 1.0)
+            inside = np.bincount(hit[counted], deposited[counted], n_hits).astype(np.float64)
+            share = np.divide(inside, known, out=np.ones(n_hits), where=known > 0)
             energy = np.where(differs, energy * share, inside)
         first = np.full(n_hits, np.inf)
         # fmin, not minimum: a time that is NaN must not hide the others.
-        np.fmin.at(first, contributions.hit[counted], times[counted])
+        np.fmin.at(first, hit[counted], times[counted])
         time = np.where(np.isfinite(first), first, np.nan)
     if not calorimeter.sim_measures_time:
         time = np.zeros(n_hits)
@@ -165,12 +162,12 @@ def digitise(calorimeter: Calorimeter, columns: dict[str, ak.Array], contributio
     event = jagged.event_index(jagged.count(columns["energy"]))
     counts = np.bincount(event[above], minlength=len(columns["energy"]))
     columns = {key: jagged.unflatten(array[above], counts) for key, array in values.items()}
-    if contributions is not None and counted is not None:
-        use = counted & above[contributions.hit]
+    if contributions is not None:
+        use = counted & above[hit]
         names = ("energy", "time", "event", "particle_id", "particle")
         used: Any = {name: getattr(contributions, name)[use] for name in names}
         # Hits are numbered again, without the ones below the threshold.
-        used |= {"counts": counts, "hit": (np.cumsum(above) - 1)[contributions.hit[use]]}
+        used |= {"counts": counts, "hit": (np.cumsum(above) - 1)[hit[use]]}
         contributions = dataclasses.replace(contributions, **used)
     return Digitised(columns=columns, contributions=contributions, total=total, lost=lost, early=early, late=late)
 

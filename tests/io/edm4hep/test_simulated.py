@@ -7,7 +7,7 @@ import pytest
 from pflow.errors import ConfigError, InputError
 from pflow.event.events import Flag, ImplausibleWarning
 from pflow.event.schema import make_truth
-from pflow.io.edm4hep.podio import Joined
+from pflow.io.edm4hep.podio import Joined, PodioFile
 from pflow.io.edm4hep.simulated import count_layers, make_truth_tracks
 from pflow.io.open import open_events, read_events
 from pflow.physics.detector import TruthTracking, load_detector
@@ -63,8 +63,17 @@ def test_references_to_missing_objects_make_no_link(read, sim_content, links, me
     assert links(read(sim_content).hit_links)[0] == expected
 
 
-def test_contributions_of_unknown_particles_are_named(write, sim_content, toy):
-    sim_content["_SimAContributions_particle.collectionID"] = [[16] * 3, [16] * 2]
+@pytest.mark.parametrize("dtype", [np.uint32, np.int32])
+def test_contributions_of_unknown_particles_are_named(write, sim_content, toy, monkeypatch, dtype):
+    """Also where a file holds the ids, hashes of 32 bits, signed."""
+    get = PodioFile.get
+
+    def get_typed(file, span, collection, *members):
+        values = get(file, span, collection, *members)
+        return ak.values_astype(values, dtype) if members == ("collectionID",) else values
+
+    monkeypatch.setattr(PodioFile, "get", get_typed)
+    sim_content["_SimAContributions_particle.collectionID"] = [[2**31 + 16] * 3, [2**31 + 16] * 2]
     with pytest.warns(ImplausibleWarning, match="0 of 5 references of SimA lead from SimA to MCPart"):
         read_events(write(sim_content), detector=toy)
 
