@@ -21,7 +21,7 @@ import torch
 from pytorch_lightning.callbacks import WeightAveraging
 from torch import Tensor, nn
 
-from pflow.checkpoint import KEY, PREFIX, Checkpoint, Header, check_weights, load_weights, read_checkpoint
+from pflow.checkpoint import KEY, PREFIX, Checkpoint, Header, check_weights, header_of, load_weights, read_checkpoint
 from pflow.config import VERSION
 from pflow.data.batch import Batch, Target
 from pflow.data.datamodule import ParticleFlowData, differences
@@ -260,9 +260,7 @@ class ParticleFlow(pl.LightningModule):  # type: ignore[misc]
 
         ConfigError: the checkpoint has other network options. InputError: not a checkpoint of pflow.
         """
-        if not isinstance(checkpoint.get(KEY), str):
-            raise InputError(f"not a checkpoint of pflow: it has no text under the key '{KEY}'")
-        header = Header.from_dict(json.loads(checkpoint[KEY]), file="the checkpoint", prefix=f"{KEY}.")
+        header = header_of(checkpoint, file="the checkpoint")
         if self._trainer is None:
             self.began_with = dict(header.provenance)
         else:
