@@ -324,11 +324,8 @@ class StopOnSignal(pl.Callback):  # type: ignore[misc]
         if isinstance(exception, Interrupted | KeyboardInterrupt) and trainer.is_global_zero:
             said = "terminated" if exception.args == (signal.SIGTERM,) else "interrupted"
             saved = f"saved {self.path}; resume with: pflow fit --checkpoint {self.path.parent}"
-            print(
-                f"pflow fit: {said}: {saved if self.path.exists() else 'nothing was saved'}",
-                file=sys.stderr,
-                flush=True,
-            )
+            saved = saved if self.path.exists() else "nothing was saved"
+            print(f"pflow fit: {said}: {saved}", file=sys.stderr, flush=True)
 
 
 def release_ranks(trainer: pl.Trainer) -> None:
