@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pflow.cli.main import (
-    OPTIONS,
     add_file_options,
     add_option,
     add_options,
+    choice,
     number,
     progress_bar,
     read_options,
@@ -48,25 +48,16 @@ def evaluate_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_option(parser, "collection")
     for name in ("rule", "min-energy", "stable-status", "invisible"):
-        text = f"{OPTIONS[name]['help'].partition(' (default')[0]} (default: as the model was trained)"
-        add_option(parser, name, default=None, help=text)
+        add_option(parser, name, otherwise="as the model was trained")
     add_option(parser, "ignore-tracks")
-    parser.add_argument(
-        "--match",
-        choices=("angle_energy", "hits", "rank"),
-        default="angle_energy",
-        help="cost of a match: energy and angle with a cut; shared hits, if RECO.root has links from hits (HitPF's "
-        "rule); or equal rank in energy in the event (the first paper's rule)",
+    text = (
+        "cost of a match: energy and angle with a cut; shared hits, if RECO.root has links from hits (HitPF's "
+        "rule); or equal rank in energy in the event (the first paper's rule)"
     )
-    parser.add_argument(
-        "--cut",
-        default="3",
-        metavar="COST",
-        help="largest cost of a match by energy and angle (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--no-oracle", action="store_true", help="leave out the oracle (perfect pattern recognition), which takes time"
-    )
+    parser.add_argument("--match", **choice("angle_energy", "hits", "rank", text=text))
+    text = "largest cost of a match by energy and angle (default: %(default)s)"
+    parser.add_argument("--cut", default="3", metavar="COST", help=text)
+    add_option(parser, "no-oracle")
     add_file_options(parser, detector="detector of the truth files (built-in name or YAML file)")
     add_option(
         parser,
@@ -218,13 +209,7 @@ def scan_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--grid", action="store_true", help="all combinations of the values (default: vary one parameter at a time)"
     )
-    add_option(
-        parser,
-        "checkpoint",
-        required=False,
-        default="general",
-        help=f"{OPTIONS['checkpoint']['help']} (default: %(default)s)",
-    )
+    add_option(parser, "checkpoint", otherwise="%(default)s", default="general")
     parser.add_argument(
         "--tuned",
         metavar="MODEL",
@@ -239,10 +224,9 @@ def scan_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_options(parser, "schema", "layout", "truth-tracks")
     for name in ("rule", "min-energy"):
-        text = f"{OPTIONS[name]['help'].partition(' (default')[0]} (default: as the model was trained)"
-        add_option(parser, name, default=None, help=text)
+        add_option(parser, name, otherwise="as the model was trained")
     parser.add_argument("--entries", **number(1, None, "N", "most entries of each file (default: all)"))
-    parser.add_argument("--no-oracle", action="store_true", help="leave out the oracle (perfect pattern recognition)")
+    add_option(parser, "no-oracle")
     parser.add_argument(
         "--no-null-test", action="store_true", help="leave out the null test (all lengths scaled, same physics)"
     )
