@@ -318,13 +318,9 @@ def convert_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("input", metavar="IN", help="HDF5 file of the first paper, EDM4hep file or flat ntuple")
     parser.add_argument("output", metavar="OUT.root", help="flat ntuple in the layout g4")
     add_file_options(parser, detector="detector of the input (built-in name or YAML file)")
-    add_option(
-        parser,
-        "on-error",
-        help="an entry that cannot be used: stop, or write it empty, with a counted warning (default: raise)",
-    )
-    add_option(parser, "chunk-size")
-    add_option(parser, "force")
+    text = "an entry that cannot be used: stop, or write it empty, with a counted warning (default: raise)"
+    add_option(parser, "on-error", help=text)
+    add_options(parser, "chunk-size", "force")
 
 
 def convert(args: argparse.Namespace) -> int:

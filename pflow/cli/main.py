@@ -161,8 +161,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
         1, 32768, "N", "largest event to reconstruct; events with more hits are bad entries (default: %(default)s)"
     ),
     "cluster": {
-        "help": "local:N for N processes, or address of a dask scheduler, for whose processes it waits "
-        "(pflow[cluster])",
+        "help": "local:N for N processes, or address of a dask scheduler, for whose processes it waits (pflow[cluster])"
     },
     "force": {"action": "store_true", "help": "replace outputs that exist"},
     "verbose": {"action": "store_true", "help": "list the events whose decoding was cut"},

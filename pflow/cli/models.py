@@ -7,15 +7,7 @@ import functools
 import math
 from typing import TYPE_CHECKING, Any
 
-from pflow.cli.main import (
-    OTHER_DETECTOR,
-    add_file_options,
-    add_option,
-    add_options,
-    choice,
-    progress_bar,
-    read_options,
-)
+from pflow.cli.main import OTHER_DETECTOR, add_file_options, add_option, add_options, choice, progress_bar, read_options
 from pflow.errors import ConfigError, missing_package
 
 if TYPE_CHECKING:
@@ -45,11 +37,8 @@ def reconstruct_arguments(parser: argparse.ArgumentParser) -> None:
         "collections of the input that they refer to"
     )
     parser.add_argument("--format", **choice("ttree", "rntuple", "edm4hep", text=text))
-    parser.add_argument(
-        "--mc-links",
-        action="store_true",
-        help="with --format edm4hep: write links from particles to the input's Monte Carlo particles",
-    )
+    text = "with --format edm4hep: write links from particles to the input's Monte Carlo particles"
+    parser.add_argument("--mc-links", action="store_true", help=text)
     parser.add_argument(
         "--candidates",
         nargs="?",
@@ -129,12 +118,8 @@ CHOICES = {
 
 def calibrate_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of `pflow calibrate`."""
-    parser.add_argument(
-        "inputs",
-        nargs="+",
-        metavar="VAL.root",
-        help="event files with truth, not the test files; patterns may be quoted",
-    )
+    text = "event files with truth, not the test files; patterns may be quoted"
+    parser.add_argument("inputs", nargs="+", metavar="VAL.root", help=text)
     add_option(parser, "checkpoint")
     for name, text in CHOICES.items():
         option, text = f"--{name.replace('_', '-')}", f"{text} (default: the model's own)"
@@ -147,12 +132,8 @@ def calibrate_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--choose-by", **choice("energy", "number", "reference", text=text))
     add_file_options(parser, detector=OTHER_DETECTOR)
     add_options(parser, "on-error", "batch-size", "chunk-size", "device")
-    add_option(
-        parser,
-        "output",
-        metavar="DIR",
-        help="folder to make: weights and header with the calibration, as of `pflow export --format weights`",
-    )
+    text = "folder to make: weights and header with the calibration, as of `pflow export --format weights`"
+    add_option(parser, "output", metavar="DIR", help=text)
     add_option(parser, "force")
 
 

@@ -30,13 +30,8 @@ def evaluate_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "reco", nargs="+", metavar="RECO.root", help="outputs of pflow reconstruct: one of all files, or one of each"
     )
-    parser.add_argument(
-        "--truth",
-        required=True,
-        nargs="+",
-        metavar="IN.root",
-        help="the event files that they were made from, in that order",
-    )
+    text = "the event files that they were made from, in that order"
+    parser.add_argument("--truth", required=True, nargs="+", metavar="IN.root", help=text)
     add_option(parser, "output", metavar="DIR", help="folder for metrics.json, report.html and the plots")
     parser.add_argument(
         "--compare",
@@ -73,8 +68,7 @@ def evaluate_arguments(parser: argparse.ArgumentParser) -> None:
         "(default: %(default)s)",
     )
     parser.add_argument("--no-plots", action="store_true", help="write metrics.json without figures and report.html")
-    add_option(parser, "force")
-    add_option(parser, "quiet")
+    add_options(parser, "force", "quiet")
 
 
 def evaluate(args: argparse.Namespace) -> int:
@@ -206,15 +200,11 @@ def scan_arguments(parser: argparse.ArgumentParser) -> None:
         "hcal_cells: factors on the cell size; layers: every 1st, 2nd, 3rd ... layer is read; hcal_layers: number of "
         "HCAL layers; ecal_threshold, hcal_threshold: of a cell, GeV; time: resolution of hits, ns, or none",
     )
-    parser.add_argument(
-        "--grid", action="store_true", help="all combinations of the values (default: vary one parameter at a time)"
-    )
+    text = "all combinations of the values (default: vary one parameter at a time)"
+    parser.add_argument("--grid", action="store_true", help=text)
     add_option(parser, "checkpoint", otherwise="%(default)s", default="general")
-    parser.add_argument(
-        "--tuned",
-        metavar="MODEL",
-        help="a model tuned to the nominal sample: its ratio to the untuned model there is the model's error",
-    )
+    text = "a model tuned to the nominal sample: its ratio to the untuned model there is the model's error"
+    parser.add_argument("--tuned", metavar="MODEL", help=text)
     add_option(
         parser,
         "detector",
@@ -231,13 +221,9 @@ def scan_arguments(parser: argparse.ArgumentParser) -> None:
         "--no-null-test", action="store_true", help="leave out the null test (all lengths scaled, same physics)"
     )
     add_option(parser, "on-error")
-    add_options(parser, "max-hits", "batch-size", "chunk-size", "device")
-    add_option(parser, "cluster")
-    add_option(
-        parser,
-        "force",
-        help="replace existing outputs, and points made with other settings; matching finished points stay",
-    )
+    add_options(parser, "max-hits", "batch-size", "chunk-size", "device", "cluster")
+    text = "replace existing outputs, and points made with other settings; matching finished points stay"
+    add_option(parser, "force", help=text)
     add_option(parser, "quiet")
 
 

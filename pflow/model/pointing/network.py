@@ -218,7 +218,7 @@ class Refiner(nn.Module):
         self.front_trust = ConstantLinear(width, 1, initial=-4.0) if config.front else None
 
     def forward(
-        self, particles: DecodedParticles, source: EncodedSource, tables: Tables, dtype: torch.dtype
+        self, particles: DecodedParticles, source: EncodedSource, tables: Tables, dtype: torch.dtype = torch.float64
     ) -> Refinement:
         """Logits of the items of the first stage's particles; `dtype` is the precision of the showers' slopes."""
         states = source.states
