@@ -45,7 +45,8 @@ def losses_of(
     if "pointer" in prediction:
         return with_total(losses | copy_losses(prediction, target), weights)
     for name in ("energy", "direction"):
-        off = torch.atleast_3d(prediction[name][:, :-1].float() - getattr(target, name))  # [B, T, n], without eos
+        off = prediction[name][:, :-1].float() - getattr(target, name)  # [B, T] or [B, T, 3], without eos
+        off = off[..., None] if off.ndim == 2 else off
         # What padding holds may not be finite; masked before it is squared, it has no gradient.
         error = torch.where(target.mask[..., None], off, 0.0)
         losses[name] = masked_mean(error.square().mean(-1), target.mask)
