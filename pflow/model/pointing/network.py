@@ -206,9 +206,7 @@ class Refiner(nn.Module):
         self.embed_query = nn.Linear(width, width)
         self.stack = CoverageDecoder(config, layers=config.refine_layers)
         self.query_update = FullyConnected((2 * width, width, width), initial=0.0)
-        self.pair_logits = AssignmentLogits(
-            width=width, hidden_width=hidden_width, n_subdetectors=n_subdetectors, n_known=2, initial=0.0
-        )
+        self.pair_logits = AssignmentLogits(config, n_subdetectors=n_subdetectors, n_known=2, initial=0.0)
         self.unassigned = ConstantLinear(hidden_width, 1)
         # 95% to begin with: an untrained refinement lists what the first stage has decoded.
         self.existence = FullyConnected((width, width, 1), initial=3.0)
