@@ -105,6 +105,15 @@ class Header:
         )
 
 
+def header_of(content: Any, *, file: str) -> Header:
+    """The header in the mapping of a checkpoint; an InputError of the `file`: none, or one that cannot be used."""
+    if not isinstance(content, dict) or not isinstance(content.get(KEY), str):
+        raise InputError(f"not a checkpoint of pflow: it has no text under the key '{KEY}'", file=file, field=KEY)
+    with reading("the header is not JSON", file=file, field=KEY):
+        plain = json.loads(content[KEY])
+    return Header.from_dict(plain, file=file, prefix=f"{KEY}.")
+
+
 def made_by(header: Mapping[str, Any]) -> str:
     """End of an error: which version of pflow made a model, and which still reads options and names that are gone."""
     return f" (made by pflow {header.get('version')}; the last version that reads models of 0.1 and 0.2 is pflow 0.3)"
@@ -324,11 +333,7 @@ def _read_file(path: str) -> Checkpoint:
         raise InputError(text, file=path) from error
     except Exception as error:  # the unpickler reads any bytes as instructions and fails in any way
         raise InputError(f"not a checkpoint, or a truncated one: {first_line(error)}", file=path) from error
-    if not isinstance(content, dict) or not isinstance(content.get(KEY), str):
-        raise InputError(f"not a checkpoint of pflow: it has no text under the key '{KEY}'", file=path, field=KEY)
-    with reading("the header is not JSON", file=path, field=KEY):
-        plain = json.loads(content[KEY])
-    header = Header.from_dict(plain, file=path, prefix=f"{KEY}.")
+    header = header_of(content, file=path)
     weights = content.get("state_dict")
     if not isinstance(weights, dict):
         raise InputError("the weights are missing", file=path, field="state_dict")

@@ -23,10 +23,9 @@ from pflow.show import text_facts, text_table
 
 if TYPE_CHECKING:
     from pflow.event.checks import SampleScales
+    from pflow.io.draft import DetectorDraft
     from pflow.io.inspect import FileContent
     from pflow.physics.detector import Detector
-if TYPE_CHECKING:
-    from pflow.io.draft import DetectorDraft
 
 
 HITS = ("CalorimeterHit", "SimCalorimeterHit")
@@ -239,32 +238,20 @@ def detector_arguments(parser: argparse.ArgumentParser) -> None:
     add_option(parser, "output", metavar="YAML", help="file to write")
     parser.add_argument("--name", help="name of the detector (default: what the simulation called it, or the file's)")
     parser.add_argument("--b-field", type=float, metavar="T", help="field along z, tesla (default: of file or tracks)")
-    parser.add_argument(
-        "--absorber",
-        type=pair,
-        action="append",
-        default=[],
-        metavar="CALORIMETER=MATERIAL:MM",
-        help="material and thickness in each layer of a calorimeter (ecal_barrel) or of all of a kind (ecal), whose "
+    absorber = (
+        "material and thickness in each layer of a calorimeter (ecal_barrel) or of all of a kind (ecal), whose "
         "radiation and interaction lengths are the PDG's: ecal=lead:4.0; several hcal=steel:20,polystyrene:3; layers "
-        "of two thicknesses ecal=tungsten:20x2.1+10x4.2; crystals ecal=PbWO4:220 (repeatable)",
+        "of two thicknesses ecal=tungsten:20x2.1+10x4.2; crystals ecal=PbWO4:220"
     )
-    parser.add_argument(
-        "--place",
-        type=pair,
-        action="append",
-        default=[],
-        metavar="COLLECTION=PLACE",
-        help="calorimeter of a collection whose name does not say it: ecal_barrel, hcal_endcap, muon ... (repeatable)",
-    )
-    parser.add_argument(
-        "--sim-scale",
-        type=pair,
-        action="append",
-        default=[],
-        metavar="CALORIMETER=FACTOR",
-        help="factor from deposited to calibrated energy of simulated hits, if none are digitised (repeatable)",
-    )
+    place = "calorimeter of a collection whose name does not say it: ecal_barrel, hcal_endcap, muon ..."
+    sim_scale = "factor from deposited to calibrated energy of simulated hits, if none are digitised"
+    for option, form, text in (
+        ("--absorber", "CALORIMETER=MATERIAL:MM", absorber),
+        ("--place", "COLLECTION=PLACE", place),
+        ("--sim-scale", "CALORIMETER=FACTOR", sim_scale),
+    ):
+        help_text = f"{text} (repeatable)"
+        parser.add_argument(option, type=pair, action="append", default=[], metavar=form, help=help_text)
     tracks_as = "detector with the resolutions of tracks from Monte Carlo particles, for --truth-tracks: cld"
     parser.add_argument("--tracks-as", metavar="DETECTOR", help=tracks_as)
     parser.add_argument("--entries", **number(1, 100, "N", "events to read (default: %(default)s)"))
@@ -331,13 +318,9 @@ def convert_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("input", metavar="IN", help="HDF5 file of the first paper, EDM4hep file or flat ntuple")
     parser.add_argument("output", metavar="OUT.root", help="flat ntuple in the layout g4")
     add_file_options(parser, detector="detector of the input (built-in name or YAML file)")
-    add_option(
-        parser,
-        "on-error",
-        help="an entry that cannot be used: stop, or write it empty, with a counted warning (default: raise)",
-    )
-    add_option(parser, "chunk-size")
-    add_option(parser, "force")
+    text = "an entry that cannot be used: stop, or write it empty, with a counted warning (default: raise)"
+    add_option(parser, "on-error", help=text)
+    add_options(parser, "chunk-size", "force")
 
 
 def convert(args: argparse.Namespace) -> int:

@@ -145,6 +145,10 @@ OPTIONS: dict[str, dict[str, Any]] = {
         "help": "collection of particles in the reconstructed file (default: %(default)s)",
     },
     "on-error": choice("raise", "skip", text="an entry that cannot be used: stop, or skip it with a counted warning"),
+    "no-oracle": {
+        "action": "store_true",
+        "help": "leave out the oracle (perfect pattern recognition), which takes time",
+    },
     "chunk-size": number(1, 256, "N", "events in memory at once (default: %(default)s)"),
     "batch-size": number(
         1, None, "N", "events in one pass of the network (default: 32, on a GPU 256, or fewer that fit its memory)"
@@ -157,8 +161,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
         1, 32768, "N", "largest event to reconstruct; events with more hits are bad entries (default: %(default)s)"
     ),
     "cluster": {
-        "help": "local:N for N processes, or address of a dask scheduler, for whose processes it waits "
-        "(pflow[cluster])",
+        "help": "local:N for N processes, or address of a dask scheduler, for whose processes it waits (pflow[cluster])"
     },
     "force": {"action": "store_true", "help": "replace outputs that exist"},
     "verbose": {"action": "store_true", "help": "list the events whose decoding was cut"},
@@ -173,10 +176,17 @@ OTHER_DETECTOR = (
 _SHORT = {"output": "-o", "quiet": "-q", "verbose": "-v"}
 
 
-def add_option(parser: argparse._ActionsContainer, name: str, **settings: Any) -> None:
-    """Declare an option of `OPTIONS` in a parser or group; `settings` override the table's."""
+def add_option(parser: argparse._ActionsContainer, name: str, *, otherwise: str = "", **settings: Any) -> None:
+    """Declare an option of `OPTIONS` in a parser or group; `settings` override the table's.
+
+    With `otherwise` it may be left out and is then None, of which the help says this.
+    """
+    declared = dict(OPTIONS[name])
+    if otherwise:
+        text = f"{declared['help'].partition(' (default')[0]} (default: {otherwise})"
+        declared |= {"required": False, "default": None, "help": text}
     short = [_SHORT[name]] if name in _SHORT else []
-    parser.add_argument(*short, f"--{name}", **{**OPTIONS[name], **settings})
+    parser.add_argument(*short, f"--{name}", **{**declared, **settings})
 
 
 def add_options(parser: argparse.ArgumentParser, *names: str) -> None:

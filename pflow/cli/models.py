@@ -7,15 +7,7 @@ import functools
 import math
 from typing import TYPE_CHECKING, Any
 
-from pflow.cli.main import (
-    OPTIONS,
-    OTHER_DETECTOR,
-    add_file_options,
-    add_option,
-    add_options,
-    progress_bar,
-    read_options,
-)
+from pflow.cli.main import OTHER_DETECTOR, add_file_options, add_option, add_options, choice, progress_bar, read_options
 from pflow.errors import ConfigError, missing_package
 
 if TYPE_CHECKING:
@@ -25,12 +17,7 @@ if TYPE_CHECKING:
 def reconstruct_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of `pflow reconstruct`."""
     parser.add_argument("inputs", nargs="+", metavar="IN.root", help="event files; truth is not needed")
-    add_option(
-        parser,
-        "checkpoint",
-        required=False,
-        help=f"{OPTIONS['checkpoint']['help']} (default: the one that comes with pflow for the detector of the file)",
-    )
+    add_option(parser, "checkpoint", otherwise="the one that comes with pflow for the detector of the file")
     place = parser.add_mutually_exclusive_group(required=True)
     add_option(
         place,
@@ -45,18 +32,13 @@ def reconstruct_arguments(parser: argparse.ArgumentParser) -> None:
         help="folder for one file for each input, IN.reco.root; finished outputs of the same input, model and "
         "settings stay",
     )
-    parser.add_argument(
-        "--format",
-        choices=("ttree", "rntuple", "edm4hep"),
-        default="ttree",
-        help="how to store the particles: as plain branches, or as collections of EDM4hep 1.0 for podio, beside the "
-        "collections of the input that they refer to (default: ttree)",
+    text = (
+        "how to store the particles: as plain branches, or as collections of EDM4hep 1.0 for podio, beside the "
+        "collections of the input that they refer to"
     )
-    parser.add_argument(
-        "--mc-links",
-        action="store_true",
-        help="with --format edm4hep: write links from particles to the input's Monte Carlo particles",
-    )
+    parser.add_argument("--format", **choice("ttree", "rntuple", "edm4hep", text=text))
+    text = "with --format edm4hep: write links from particles to the input's Monte Carlo particles"
+    parser.add_argument("--mc-links", action="store_true", help=text)
     parser.add_argument(
         "--candidates",
         nargs="?",
@@ -136,33 +118,22 @@ CHOICES = {
 
 def calibrate_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of `pflow calibrate`."""
-    parser.add_argument(
-        "inputs",
-        nargs="+",
-        metavar="VAL.root",
-        help="event files with truth, not the test files; patterns may be quoted",
-    )
+    text = "event files with truth, not the test files; patterns may be quoted"
+    parser.add_argument("inputs", nargs="+", metavar="VAL.root", help=text)
     add_option(parser, "checkpoint")
     for name, text in CHOICES.items():
         option, text = f"--{name.replace('_', '-')}", f"{text} (default: the model's own)"
         parser.add_argument(option, nargs="+", type=float, metavar="P", help=text)
-    parser.add_argument(
-        "--choose-by",
-        choices=("energy", "number", "reference"),
-        default="energy",
-        help="which of all combinations is kept (all are means over the files): energy: largest energy-weighted "
+    text = (
+        "which of all combinations is kept (all are means over the files): energy: largest energy-weighted "
         "efficiency less fake energy fraction; number: most events with the right number of particles; reference: "
-        "fewest fakes where the files' reconstructed particles are not more efficient (default: "
-        "%(default)s)",
+        "fewest fakes where the files' reconstructed particles are not more efficient"
     )
+    parser.add_argument("--choose-by", **choice("energy", "number", "reference", text=text))
     add_file_options(parser, detector=OTHER_DETECTOR)
     add_options(parser, "on-error", "batch-size", "chunk-size", "device")
-    add_option(
-        parser,
-        "output",
-        metavar="DIR",
-        help="folder to make: weights and header with the calibration, as of `pflow export --format weights`",
-    )
+    text = "folder to make: weights and header with the calibration, as of `pflow export --format weights`"
+    add_option(parser, "output", metavar="DIR", help=text)
     add_option(parser, "force")
 
 
@@ -206,20 +177,13 @@ def calibrate(args: argparse.Namespace) -> int:
 def export_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of `pflow export`."""
     add_option(parser, "checkpoint")
-    parser.add_argument(
-        "--format",
-        choices=("onnx", "weights"),
-        default="onnx",
-        help="onnx: graphs (encoder.onnx, decoder.onnx and, for some networks, refinement.onnx) and tokens.json, which "
-        "says how to use them, for C++; weights: model.safetensors and model.json, a checkpoint for pflow (default: "
-        "onnx)",
+    text = (
+        "onnx: graphs (encoder.onnx, decoder.onnx and, for some networks, refinement.onnx) and tokens.json, which "
+        "says how to use them, for C++; weights: model.safetensors and model.json, a checkpoint for pflow"
     )
-    add_option(
-        parser,
-        "detector",
-        help="built-in name or YAML file of the detector that graphs are for, of a model for any detector (default: "
-        "the training's)",
-    )
+    parser.add_argument("--format", **choice("onnx", "weights", text=text))
+    text = "built-in name or YAML file of the detector that graphs are for, of a model for any detector"
+    add_option(parser, "detector", help=f"{text} (default: the training's)")
     add_option(parser, "output", metavar="DIR", help="folder to make")
     add_option(parser, "force")
 

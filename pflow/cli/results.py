@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pflow.cli.main import (
-    OPTIONS,
     add_file_options,
     add_option,
     add_options,
+    choice,
     number,
     progress_bar,
     read_options,
@@ -30,13 +30,8 @@ def evaluate_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "reco", nargs="+", metavar="RECO.root", help="outputs of pflow reconstruct: one of all files, or one of each"
     )
-    parser.add_argument(
-        "--truth",
-        required=True,
-        nargs="+",
-        metavar="IN.root",
-        help="the event files that they were made from, in that order",
-    )
+    text = "the event files that they were made from, in that order"
+    parser.add_argument("--truth", required=True, nargs="+", metavar="IN.root", help=text)
     add_option(parser, "output", metavar="DIR", help="folder for metrics.json, report.html and the plots")
     parser.add_argument(
         "--compare",
@@ -48,25 +43,16 @@ def evaluate_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_option(parser, "collection")
     for name in ("rule", "min-energy", "stable-status", "invisible"):
-        text = f"{OPTIONS[name]['help'].partition(' (default')[0]} (default: as the model was trained)"
-        add_option(parser, name, default=None, help=text)
+        add_option(parser, name, otherwise="as the model was trained")
     add_option(parser, "ignore-tracks")
-    parser.add_argument(
-        "--match",
-        choices=("angle_energy", "hits", "rank"),
-        default="angle_energy",
-        help="cost of a match: energy and angle with a cut; shared hits, if RECO.root has links from hits (HitPF's "
-        "rule); or equal rank in energy in the event (the first paper's rule)",
+    text = (
+        "cost of a match: energy and angle with a cut; shared hits, if RECO.root has links from hits (HitPF's "
+        "rule); or equal rank in energy in the event (the first paper's rule)"
     )
-    parser.add_argument(
-        "--cut",
-        default="3",
-        metavar="COST",
-        help="largest cost of a match by energy and angle (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--no-oracle", action="store_true", help="leave out the oracle (perfect pattern recognition), which takes time"
-    )
+    parser.add_argument("--match", **choice("angle_energy", "hits", "rank", text=text))
+    text = "largest cost of a match by energy and angle (default: %(default)s)"
+    parser.add_argument("--cut", default="3", metavar="COST", help=text)
+    add_option(parser, "no-oracle")
     add_file_options(parser, detector="detector of the truth files (built-in name or YAML file)")
     add_option(
         parser,
@@ -82,8 +68,7 @@ def evaluate_arguments(parser: argparse.ArgumentParser) -> None:
         "(default: %(default)s)",
     )
     parser.add_argument("--no-plots", action="store_true", help="write metrics.json without figures and report.html")
-    add_option(parser, "force")
-    add_option(parser, "quiet")
+    add_options(parser, "force", "quiet")
 
 
 def evaluate(args: argparse.Namespace) -> int:
@@ -215,21 +200,11 @@ def scan_arguments(parser: argparse.ArgumentParser) -> None:
         "hcal_cells: factors on the cell size; layers: every 1st, 2nd, 3rd ... layer is read; hcal_layers: number of "
         "HCAL layers; ecal_threshold, hcal_threshold: of a cell, GeV; time: resolution of hits, ns, or none",
     )
-    parser.add_argument(
-        "--grid", action="store_true", help="all combinations of the values (default: vary one parameter at a time)"
-    )
-    add_option(
-        parser,
-        "checkpoint",
-        required=False,
-        default="general",
-        help=f"{OPTIONS['checkpoint']['help']} (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--tuned",
-        metavar="MODEL",
-        help="a model tuned to the nominal sample: its ratio to the untuned model there is the model's error",
-    )
+    text = "all combinations of the values (default: vary one parameter at a time)"
+    parser.add_argument("--grid", action="store_true", help=text)
+    add_option(parser, "checkpoint", otherwise="%(default)s", default="general")
+    text = "a model tuned to the nominal sample: its ratio to the untuned model there is the model's error"
+    parser.add_argument("--tuned", metavar="MODEL", help=text)
     add_option(
         parser,
         "detector",
@@ -239,21 +214,16 @@ def scan_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_options(parser, "schema", "layout", "truth-tracks")
     for name in ("rule", "min-energy"):
-        text = f"{OPTIONS[name]['help'].partition(' (default')[0]} (default: as the model was trained)"
-        add_option(parser, name, default=None, help=text)
+        add_option(parser, name, otherwise="as the model was trained")
     parser.add_argument("--entries", **number(1, None, "N", "most entries of each file (default: all)"))
-    parser.add_argument("--no-oracle", action="store_true", help="leave out the oracle (perfect pattern recognition)")
+    add_option(parser, "no-oracle")
     parser.add_argument(
         "--no-null-test", action="store_true", help="leave out the null test (all lengths scaled, same physics)"
     )
     add_option(parser, "on-error")
-    add_options(parser, "max-hits", "batch-size", "chunk-size", "device")
-    add_option(parser, "cluster")
-    add_option(
-        parser,
-        "force",
-        help="replace existing outputs, and points made with other settings; matching finished points stay",
-    )
+    add_options(parser, "max-hits", "batch-size", "chunk-size", "device", "cluster")
+    text = "replace existing outputs, and points made with other settings; matching finished points stay"
+    add_option(parser, "force", help=text)
     add_option(parser, "quiet")
 
 

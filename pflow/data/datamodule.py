@@ -166,8 +166,7 @@ class ParticleFlowData(pl.LightningDataModule):  # type: ignore[misc]
         message: tuple[dict[str, list[Chunk]], FileOptions, Tokeniser | None] | PflowError | None = None
         if self.trainer.is_global_zero:
             try:
-                chunks = self._set_up(stage)
-                message = chunks, self.options, self.tokeniser
+                message = self._set_up(stage), self.options, self.tokeniser  # in this order: it makes the others
             except PflowError as error:
                 message = error
         message = self.trainer.strategy.broadcast(message)

@@ -360,6 +360,7 @@ class EventDataset(IterableDataset[LabelledBatch]):
             raise ConfigError("a dataset needs at least one chunk of a file")
         limits = "batch_size", "max_tokens"
         check_options(self, "data", "at least 1", lambda limit: limit is None or limit >= 1, *limits)
+        check_options(self, "data", "at least 0", lambda number: number >= 0, "num_workers", "seed")
         if self.shuffle and self.buffer < self.batch_size:
             raise ConfigError(f"a shuffle buffer of {self.buffer} events cannot fill a batch of {self.batch_size}")
         self._refused = torch.zeros(1, dtype=torch.bool)

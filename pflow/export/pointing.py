@@ -446,11 +446,7 @@ def export_model(
     metadata = {**constants(model, graphs["encoder"]), "pflow_version": VERSION, "checkpoint_sha256": model.digest}
     with replacing(folder, force=force, holds=EXPORT_FILES) as partial:
         files = {name: partial / GRAPHS[name] for name in graphs}
-        description: dict[str, Any] = {
-            "format": EXPORT_FORMAT,
-            "run": metadata,
-            "checkpoint": header.to_dict(),
-        }
+        description: dict[str, Any] = {"format": EXPORT_FORMAT, "run": metadata, "checkpoint": header.to_dict()}
         for name, graph in graphs.items():
             read = to_onnx(graph, files[name], metadata={**metadata, "graph": name})
             # A host must not give inputs that the file does not have.

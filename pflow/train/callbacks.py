@@ -29,11 +29,7 @@ from pflow.plots import rendered
 from pflow.plots.evaluation import plot_training
 from pflow.train.module import MONITOR, ParticleFlow
 
-COLUMNS = {
-    "train/loss": "train loss {:.4f}",
-    "val/loss": "val loss {:.4f}",
-    MONITOR: "wrong energy {:.2%}",
-}
+COLUMNS = {"train/loss": "train loss {:.4f}", "val/loss": "val loss {:.4f}", MONITOR: "wrong energy {:.2%}"}
 OF_LIGHTNING = b"# pytorch_lightning=="
 """First line of a run's ``config.yaml``."""
 
@@ -205,10 +201,8 @@ class RunFolder(pl.Callback):  # type: ignore[misc]
             for kind in ("png", "pdf"):
                 with replacing(self.folder / f"training.{kind}", force=True) as path:
                     path.write_bytes(rendered(figure, kind))
-        ours = (
-            c for c in trainer.checkpoint_callbacks if c.monitor and Path(c.dirpath).resolve() == self.folder.resolve()
-        )
-        best = next(ours)
+        here, callbacks = self.folder.resolve(), trainer.checkpoint_callbacks
+        best = next(one for one in callbacks if one.monitor and Path(one.dirpath).resolve() == here)
         if best.best_model_score is not None and Path(best.best_model_path).is_file():
             epoch = read_checkpoint(best.best_model_path).header.provenance["epoch"] + 1
             quantity = COLUMNS.get(best.monitor, f"{best.monitor} {{:.4g}}").format(float(best.best_model_score))
@@ -324,11 +318,8 @@ class StopOnSignal(pl.Callback):  # type: ignore[misc]
         if isinstance(exception, Interrupted | KeyboardInterrupt) and trainer.is_global_zero:
             said = "terminated" if exception.args == (signal.SIGTERM,) else "interrupted"
             saved = f"saved {self.path}; resume with: pflow fit --checkpoint {self.path.parent}"
-            print(
-                f"pflow fit: {said}: {saved if self.path.exists() else 'nothing was saved'}",
-                file=sys.stderr,
-                flush=True,
-            )
+            saved = saved if self.path.exists() else "nothing was saved"
+            print(f"pflow fit: {said}: {saved}", file=sys.stderr, flush=True)
 
 
 def release_ranks(trainer: pl.Trainer) -> None:

@@ -21,7 +21,7 @@ import torch
 from pytorch_lightning.callbacks import WeightAveraging
 from torch import Tensor, nn
 
-from pflow.checkpoint import KEY, PREFIX, Checkpoint, Header, check_weights, load_weights, read_checkpoint
+from pflow.checkpoint import KEY, PREFIX, Checkpoint, Header, check_weights, header_of, load_weights, read_checkpoint
 from pflow.config import VERSION
 from pflow.data.batch import Batch, Target
 from pflow.data.datamodule import ParticleFlowData, differences
@@ -236,11 +236,9 @@ class ParticleFlow(pl.LightningModule):  # type: ignore[misc]
         known = self._trainer is not None and (self._started is not None or self.trainer.state.fn == "fit")
         if not known or self.data.tokeniser is None:
             return
-        if self.reconstructor is not None:  # loaded or trained before: `setup` has measured the files of this training
-            self._set(self.reconstructor, self.data.tokeniser)
-            return
-        reconstructor = self._make(self.data.tokeniser)
-        if self._started is not None:
+        # One that was loaded or trained before stays: `setup` has measured the files of this training.
+        reconstructor = self.reconstructor or self._make(self.data.tokeniser)
+        if self.reconstructor is None and self._started is not None:
             new, left_out = begin_with(reconstructor, self._started)
             for what, parts in (("begin at random", new), ("left out", left_out)):
                 if parts:
@@ -260,9 +258,7 @@ class ParticleFlow(pl.LightningModule):  # type: ignore[misc]
 
         ConfigError: the checkpoint has other network options. InputError: not a checkpoint of pflow.
         """
-        if not isinstance(checkpoint.get(KEY), str):
-            raise InputError(f"not a checkpoint of pflow: it has no text under the key '{KEY}'")
-        header = Header.from_dict(json.loads(checkpoint[KEY]), file="the checkpoint", prefix=f"{KEY}.")
+        header = header_of(checkpoint, file="the checkpoint")
         if self._trainer is None:
             self.began_with = dict(header.provenance)
         else:
@@ -323,8 +319,9 @@ class ParticleFlow(pl.LightningModule):  # type: ignore[misc]
 
         Schedules of a subclass's own, and of Lightning's tuner, are left as they are.
         """
-        schedulers = (config.scheduler for config in self.trainer.lr_scheduler_configs)
-        for scheduler in (scheduler for scheduler in schedulers if isinstance(scheduler, Schedule)):
+        for scheduler in (config.scheduler for config in self.trainer.lr_scheduler_configs):
+            if not isinstance(scheduler, Schedule):
+                continue
             scheduler.base_lrs = [self.lr for _ in scheduler.base_lrs]
             # Groups that a finetuning adds have no schedule; those that it freezes at first are empty.
             for group, factor in zip(scheduler.optimizer.param_groups, scheduler.lr_lambdas, strict=False):
@@ -384,16 +381,10 @@ class ParticleFlow(pl.LightningModule):  # type: ignore[misc]
     on_validation_start = on_train_epoch_end
 
     def validation_step(self, labelled: LabelledBatch, batch_idx: int) -> None:
-        """Losses, and the wrong energy when decoded."""
-        self._evaluate("val", labelled)
-
-    def test_step(self, labelled: LabelledBatch, batch_idx: int) -> None:
-        """As `validation_step`."""
-        self._evaluate("test", labelled)
-
-    def _evaluate(self, split: str, labelled: LabelledBatch) -> None:
+        """Losses, and the wrong energy when decoded; of ``val``, in a test of ``test``."""
         if self.reconstructor is None:
             raise ConfigError(NO_MODEL)
+        split = "test" if self.trainer.testing else "val"
         losses = self.reconstructor.training_step(labelled.batch)
         self._log(split, losses, len(labelled.batch) if labelled.weight else 0)
         wrong, true = wrong_energy(self.reconstructor, labelled.batch)
@@ -402,6 +393,8 @@ class ParticleFlow(pl.LightningModule):  # type: ignore[misc]
             mev = round(1e3 * true) if labelled.weight else 0  # Lightning weights a mean with whole numbers
             share = torch.tensor(wrong / max(true, 1e-9), device=self.device)
             self._log_mean(f"{split}/{WRONG_ENERGY}", share, mev)
+
+    test_step = validation_step
 
     def forward(self, batch: Batch) -> GeneratedParticles:
         """Decode the particles of a batch, in the units of the tokeniser (`predict_step` gives physical ones)."""
@@ -516,12 +509,9 @@ def _parts_without(weights: Mapping[str, Tensor], others: Mapping[str, Tensor]) 
 
 def refuse(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> None:
     """A ConfigError that names the class or the network options that differ from the model's, if any."""
-    classes, networks = (
-        [part(description) for description in (ours, theirs)]
-        for part in (lambda made: {"class_path": made["class_path"]}, lambda made: made["init_args"].get("network", {}))
-    )
-    of_class = differences("model.reconstructor", classes[0], classes[1])
-    if changed := of_class or differences("model.reconstructor.network", networks[0], networks[1]):
+    changed = differences("model.reconstructor", {"class_path": ours["class_path"]}, theirs)
+    networks = (made["init_args"].get("network", {}) for made in (ours, theirs))
+    if changed := changed or differences("model.reconstructor.network", *networks):
         raise ConfigError("; ".join(changed))
 
 

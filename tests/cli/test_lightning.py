@@ -64,10 +64,10 @@ def test_load_from_checkpoint_needs_no_trainer_and_runs_no_code(run, tmp_path, p
     with pytest.raises(Exception, match="Weights only load failed"):
         ParticleFlow.load_from_checkpoint(tmp_path / "bad.ckpt")
     assert not payload[1].exists()
-    del content["pflow"]
-    torch.save(content, tmp_path / "other.ckpt")
-    with pytest.raises(InputError, match="not a checkpoint of pflow"):
-        ParticleFlow.load_from_checkpoint(tmp_path / "other.ckpt")
+    for header, message in ((None, "not a checkpoint of pflow"), ("{", "the header is not JSON")):
+        torch.save({**content, "pflow": header}, tmp_path / "other.ckpt")
+        with pytest.raises(InputError, match=message):
+            ParticleFlow.load_from_checkpoint(tmp_path / "other.ckpt")
 
 
 def test_validate_and_test_give_what_the_training_logged(run, trainer, data, small):

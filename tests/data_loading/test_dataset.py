@@ -297,6 +297,8 @@ def test_codes_not_in_the_vocabulary_are_counted_in_one_warning(chunks, tokenise
     [
         ({"batch_size": 0}, "batch_size"),
         ({"max_tokens": 0}, "max_tokens"),
+        ({"num_workers": -1}, "num_workers must be at least 0, found -1"),
+        ({"seed": -1}, "seed must be at least 0"),
         ({"shuffle": True, "buffer": 4}, "buffer of 4 events"),
     ],
 )

@@ -205,9 +205,7 @@ class ParticleAssignment(nn.Module):
         super().__init__()
         width = config.width
         self.query = FullyConnected((2 * width, width, width))
-        self.pair_logits = AssignmentLogits(
-            width=width, hidden_width=config.hidden_width, n_subdetectors=n_subdetectors
-        )
+        self.pair_logits = AssignmentLogits(config, n_subdetectors=n_subdetectors)
 
     def forward(self, states: Tensor, seed: Tensor, tables: Tables, unassigned: Tensor, pairs: Pairs) -> Assignment:
         """Assign to particles with decoder states [N, W] and seeds int64 [N], indices into B * S.
@@ -242,9 +240,10 @@ class AssignmentLogits(nn.Module):
     """
 
     def __init__(
-        self, *, width: int, hidden_width: int, n_subdetectors: int, n_known: int = 1, initial: float | None = None
+        self, config: PointingNetworkConfig, *, n_subdetectors: int, n_known: int = 1, initial: float | None = None
     ) -> None:
         super().__init__()
+        width, hidden_width = config.width, config.hidden_width
         self.query = nn.Linear(width, hidden_width)
         self.token = nn.Linear(width, hidden_width, bias=False)
         self.item = nn.Linear(sum(ItemFeatures.widths()) + n_subdetectors, hidden_width, bias=False)

@@ -159,21 +159,12 @@ class PairwiseMessages(nn.Module):
         self.geometry = nn.Linear(4 + 3 + 4, width, bias=False)
         self.out = ConstantLinear(width, width)
 
-    def forward(
-        self,
-        x: Tensor,
-        log_energy: Tensor,
-        direction: Tensor,
-        mask: Tensor,
-        hit_fraction: Tensor,
-        item_sums: Tensor,
-        dtype: torch.dtype = torch.float64,
-    ) -> Tensor:
+    def forward(self, particles: DecodedParticles, item_sums: Tensor, dtype: torch.dtype) -> Tensor:
         """The sum of the messages to each particle, float [B, T, W], of slopes in the precision `dtype`.
 
-        Of embedded particles [B, T, W], ln(E / GeV) [B, T], unit vectors [B, T, 3], mask bool [B, T], fractions of
-        items [B, T, M], and columns of `ItemSums` [B * M, F].
+        `item_sums`, float [B * M, F], are columns of `ItemSums`.
         """
+        x, _, _, log_energy, direction, hit_fraction, mask = particles
         n = x.shape[1]
         order = torch.arange(n, device=x.device)
         both = mask[:, :, None] & mask[:, None] & (order[:, None] != order)
@@ -215,9 +206,7 @@ class Refiner(nn.Module):
         self.embed_query = nn.Linear(width, width)
         self.stack = CoverageDecoder(config, layers=config.refine_layers)
         self.query_update = FullyConnected((2 * width, width, width), initial=0.0)
-        self.pair_logits = AssignmentLogits(
-            width=width, hidden_width=hidden_width, n_subdetectors=n_subdetectors, n_known=2, initial=0.0
-        )
+        self.pair_logits = AssignmentLogits(config, n_subdetectors=n_subdetectors, n_known=2, initial=0.0)
         self.unassigned = ConstantLinear(hidden_width, 1)
         # 95% to begin with: an untrained refinement lists what the first stage has decoded.
         self.existence = FullyConnected((width, width, 1), initial=3.0)
@@ -227,12 +216,7 @@ class Refiner(nn.Module):
         self.front_trust = ConstantLinear(width, 1, initial=-4.0) if config.front else None
 
     def forward(
-        self,
-        particles: DecodedParticles,
-        source: EncodedSource,
-        tables: Tables,
-        *,
-        dtype: torch.dtype = torch.float64,
+        self, particles: DecodedParticles, source: EncodedSource, tables: Tables, dtype: torch.dtype = torch.float64
     ) -> Refinement:
         """Logits of the items of the first stage's particles; `dtype` is the precision of the showers' slopes."""
         states = source.states
@@ -240,8 +224,7 @@ class Refiner(nn.Module):
         # Rounding may have assigned more than a whole item, and below the logarithm of the rest is taken.
         fraction = particles.hit_fraction / particles.hit_fraction.sum(1, keepdim=True).clamp(min=1.0)
         assigned = fraction.sum(1)  # [B, M]
-        x, of_first = particles.embedded, (particles.log_energy, particles.direction, mask, particles.hit_fraction)
-        x = x + self.messages(x, *of_first, tables.items.sums, dtype)
+        x = particles.embedded + self.messages(particles, tables.items.sums, dtype)
         coverage = Coverage.of(source.assigned(assigned[:, None])[:, None], source.tokens.mask)
         x = self.stack(x + self.embed_query(particles.query), self.stack.project(states), coverage, mask=mask)
         query = particles.query + self.query_update(torch.cat([x, gather(states, seed)], dim=-1))
@@ -379,7 +362,7 @@ class PointingNetwork(nn.Module):
         """
         assert self.refiner is not None
         tables, seed = source.tables(), source.in_tables(decoded.seed).flatten()
-        refinement = self.refiner(decoded, source, tables, dtype=dtype)
+        refinement = self.refiner(decoded, source, tables, dtype)
 
         def describe(log_fraction: Tensor, *, directions: bool = True) -> Particles:
             fraction, known = log_fraction.detach().exp().to(dtype), None if pdg is None else pdg.flatten()

@@ -215,16 +215,14 @@ def behind_tracks(target: Target, source: EncodedSource) -> Target:
     target then, like a track of a neutral particle or of none.
     """
     assert target.track_fraction is not None
-    n_targets = target.mask.shape[1]
+    batch, n_targets = target.mask.shape
     momentum = gather(source.tokens.energy, source.tokens.track)  # [B, K]
-    # One more target without tracks: a batch may have none, and a maximum of nothing is an error.
+    # One place more takes the tracks that have no target: their index is the number of targets, which may be 0.
     share, owner = functional.pad(target.track_fraction * (target.charge != 1)[..., None], (0, 0, 0, 1)).max(1)
     owner = torch.where(share > 0.5, owner, n_targets)
-    # One place more takes the tracks that have no target: their index is the number of targets.
-    largest = torch.zeros_like(functional.pad(target.energy, (0, 1)))
-    largest = largest.scatter_reduce(1, owner, momentum, "amax").gather(1, owner)
+    largest = momentum.new_zeros(batch, n_targets + 1).scatter_reduce(1, owner, momentum, "amax").gather(1, owner)
     owner = torch.where(momentum >= largest, owner, n_targets)
-    started = torch.zeros_like(functional.pad(target.mask, (0, 1))).scatter(1, owner, True)[:, :-1]
+    started = target.mask.new_zeros(batch, n_targets + 1).scatter(1, owner, True)[:, :-1]
     rest = target.mask & ~started
     order = (~rest).to(torch.uint8).argsort(dim=1, stable=True)[:, : int(rest.sum(1).max())]
     order = torch.where(gather(rest, order), order, n_targets)

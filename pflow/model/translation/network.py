@@ -332,14 +332,13 @@ class Source(nn.Module):
 
     def __init__(self, inputs: ModelInputs, config: TranslationNetworkConfig) -> None:
         super().__init__()
-
-        def embed(features: int, *, framed: bool = True) -> SourceEmbedder:
-            return SourceEmbedder(features=features, special=SPECIAL[config.special], config=config, framed=framed)
-
         others = {"tracks": inputs.track_features, "tracker_hits": inputs.tracker_hit_features}
-        self.hits = embed(inputs.hit_features)
-        self.tracks = embed(others.pop("tracks")) if config.source == "cross" else None
-        self.others = nn.ModuleDict({name: embed(n, framed=False) for name, n in others.items() if n})
+        self.hits = SourceEmbedder(features=inputs.hit_features, config=config)
+        self.tracks = None
+        if config.source == "cross":
+            self.tracks = SourceEmbedder(features=others.pop("tracks"), config=config)
+        embedders = {n: SourceEmbedder(features=f, config=config, framed=False) for n, f in others.items() if f}
+        self.others = nn.ModuleDict(embedders)
         self.encoder = make_encoder(config)
 
     def forward(self, batch: Batch) -> tuple[Tensor, Mask]:
@@ -464,7 +463,7 @@ class TranslationNetwork(nn.Module):
         config.check_inputs(inputs)
         self.special = SPECIAL[config.special]
         self.source = Source(inputs, config)
-        self.target = TargetEmbedder(n_charge=inputs.n_charge, n_pdg=inputs.n_pdg, special=self.special, config=config)
+        self.target = TargetEmbedder(n_charge=inputs.n_charge, n_pdg=inputs.n_pdg, config=config)
         self.decoder = Decoder(config)
         offset = self.special.offset
         classes = {"charge": inputs.n_charge + offset, "pdg": inputs.n_pdg + offset, **self.special.heads}

@@ -44,17 +44,13 @@ def losses_of(
         losses[name] = total / (label != IGNORE).sum().clamp(min=1)
     if "pointer" in prediction:
         return with_total(losses | copy_losses(prediction, target), weights)
-    energy, direction = (prediction[name][:, :-1].float() for name in ("energy", "direction"))  # without eos
-    losses["energy"] = _mean_square_error(energy[..., None], target.energy[..., None], target.mask)
-    losses["direction"] = _mean_square_error(direction, target.direction, target.mask)
+    for name in ("energy", "direction"):
+        off = prediction[name][:, :-1].float() - getattr(target, name)  # [B, T] or [B, T, 3], without eos
+        off = off[..., None] if off.ndim == 2 else off
+        # What padding holds may not be finite; masked before it is squared, it has no gradient.
+        error = torch.where(target.mask[..., None], off, 0.0)
+        losses[name] = masked_mean(error.square().mean(-1), target.mask)
     return with_total(losses, weights)
-
-
-def _mean_square_error(prediction: Tensor, truth: Tensor, mask: Tensor) -> Tensor:
-    """Over the components of real particles: float [B, T, n] and mask bool [B, T]."""
-    # What padding holds may not be finite; masked before it is squared, it has no gradient.
-    error = torch.where(mask[..., None], prediction - truth, 0.0)
-    return masked_mean(error.square().mean(-1), mask)
 
 
 class TranslationDecoder:

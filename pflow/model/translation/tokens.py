@@ -10,7 +10,6 @@ Letters: B batch, N source tokens, T target tokens or particles, V vocabulary, F
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -48,13 +47,6 @@ def kind_of_next(mask: Tensor) -> Tensor:
     return is_particle * SAMPLE + (before & ~is_particle) * EOS
 
 
-@functools.cache
-def _on_device(rows: tuple[tuple[float, ...], ...], device: torch.device) -> Tensor:
-    """A constant, copied to a device once, to avoid a GPU synchronisation at each use."""
-    with torch.inference_mode(False):  # training uses it, too
-        return torch.tensor(rows, device=device)
-
-
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SpecialTokens:
     """One of the two treatments. `kind` is int64 [...]: pad 0, bos 1, eos 2, sample 3."""
@@ -68,10 +60,6 @@ class SpecialTokens:
         """Vocabulary index of a token with physical index `value`, of special ones their kind; all int64 [...]."""
         # With treatment ``kind`` there is one special class, which pad, bos and eos share.
         return torch.where(kind == SAMPLE, value + self.offset, kind.clamp(max=self.offset - 1))
-
-    def marks(self, kind: Tensor) -> Tensor:
-        """Numbers that mark a token, float32 [..., marks]."""
-        return _on_device(self.marks_of_kinds, kind.device)[kind]
 
     def labels(self, target: Target) -> dict[str, Tensor]:
         """Target of each classifying head, int64 [B, T + 1]; `IGNORE` where it has no loss."""
@@ -119,28 +107,27 @@ N_FRAME = 2  # bos and eos, in front of the hits
 class TokenEmbedder(nn.Module):
     """Embed tokens of F features, to which the marks of special tokens are added."""
 
-    def __init__(self, *, features: int, width: int, special: SpecialTokens, config: TranslationNetworkConfig) -> None:
+    def __init__(self, *, features: int, width: int, config: TranslationNetworkConfig) -> None:
         super().__init__()
-        self.special = special
-        sizes = (features + len(special.marks_of_kinds[PAD]), *config.embedder_widths(width))
+        marks = torch.tensor(SPECIAL[config.special].marks_of_kinds)  # [4, marks], on the model's device
+        self.register_buffer("marks", marks, persistent=False)
+        sizes = (features + marks.shape[1], *config.embedder_widths(width))
         self.network = FullyConnected(sizes, activation=config.activation)
 
     def forward(self, features: Tensor, kind: Tensor) -> Tensor:
         """Embed features [B, N, F], zeros where a token is not a sample, and kind int64 [B, N]; float [B, N, W]."""
         dtype = next(self.network.parameters()).dtype
         with torch.autocast(features.device.type, enabled=False):
-            return self.network(torch.cat([features.to(dtype), self.special.marks(kind).to(dtype)], dim=-1))  # type: ignore[no-any-return]
+            return self.network(torch.cat([features.to(dtype), self.get_buffer("marks")[kind].to(dtype)], dim=-1))  # type: ignore[no-any-return]
 
 
 class SourceEmbedder(nn.Module):
     """Embed source tokens, which have no order; where `framed` behind bos and eos, so that they stay together."""
 
-    def __init__(
-        self, *, features: int, special: SpecialTokens, config: TranslationNetworkConfig, framed: bool = True
-    ) -> None:
+    def __init__(self, *, features: int, config: TranslationNetworkConfig, framed: bool = True) -> None:
         super().__init__()
         self.framed = framed
-        self.embed = TokenEmbedder(features=features, width=config.width, special=special, config=config)
+        self.embed = TokenEmbedder(features=features, width=config.width, config=config)
 
     def forward(self, tokens: TokenSet) -> tuple[Tensor, Mask]:
         """Tokens float [B, N', W], N' = N + N_FRAME if framed, and their mask."""
@@ -189,13 +176,12 @@ class TargetEmbedder(nn.Module):
     With ``target_position`` the sinusoidal embedding of the token's index (Vaswani et al. 2017) is added.
     """
 
-    def __init__(self, *, n_charge: int, n_pdg: int, special: SpecialTokens, config: TranslationNetworkConfig) -> None:
+    def __init__(self, *, n_charge: int, n_pdg: int, config: TranslationNetworkConfig) -> None:
         super().__init__()
-        self.special = special
-        self.n_charge = n_charge + special.offset
-        self.n_pdg = n_pdg + special.offset
+        self.special = special = SPECIAL[config.special]
+        self.n_charge, self.n_pdg = n_charge + special.offset, n_pdg + special.offset
         features, self.width = self.n_charge + self.n_pdg + 4, config.decoder_width
-        self.embed = TokenEmbedder(features=features, width=self.width, special=special, config=config)
+        self.embed = TokenEmbedder(features=features, width=self.width, config=config)
         self.position = config.target_position
 
     def forward(self, tokens: TargetTokens, *, first: int = 0) -> Tensor:
@@ -299,12 +285,8 @@ class TranslationNetworkConfig:
     @property
     def style(self) -> LayerStyle:
         """What all layers have in common."""
-        return LayerStyle(
-            dropout=self.dropout,
-            hidden_dropout=self.dropout,
-            norm=self.norm,
-            activation=self.activation,
-        )
+        p = self.dropout
+        return LayerStyle(dropout=p, hidden_dropout=p, norm=self.norm, activation=self.activation)
 
     def check_inputs(self, inputs: ModelInputs) -> None:
         """Raise ValueError unless the source reads exactly the token types of `inputs`."""

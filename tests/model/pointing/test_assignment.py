@@ -3,6 +3,7 @@ import math
 import pytest
 import torch
 
+from pflow.model.pointing import PointingNetworkConfig
 from pflow.model.pointing.decoder import PAIR_FEATURES, AssignmentLogits, PairList, PairsOfOne, candidates
 from pflow.model.pointing.network import delta_features
 
@@ -27,7 +28,7 @@ def test_candidates_are_within_the_cone_of_the_seed_and_not_assigned(by_hand, so
 
 
 def features_of(source, seed, pairs):
-    logits = AssignmentLogits(width=12, hidden_width=8, n_subdetectors=2)
+    logits = AssignmentLogits(PointingNetworkConfig(width=12, hidden_width=8), n_subdetectors=2)
     return torch.cat(list(logits._features(seed, source.tables(), pairs))).t()
 
 
@@ -68,7 +69,7 @@ def test_an_items_assigned_fraction_changes_its_own_logits_only(batch, source_of
     source = source_of(batch, torch.randn(len(batch), batch.hits.mask.shape[1] + batch.tracks.mask.shape[1], 12))
     tables, seed = source.tables(), torch.tensor([[0, 1], [1, 0], [0, 5], [3, 2]])
     pairs = PairList.where(near(source, seed.tolist()))
-    logits = AssignmentLogits(width=12, hidden_width=8, n_subdetectors=2)
+    logits = AssignmentLogits(PointingNetworkConfig(width=12, hidden_width=8), n_subdetectors=2)
     hidden, query, seed = logits.items(source.states, source.items), torch.randn(8, 12), source.in_tables(seed)
     known = torch.zeros(1, len(pairs.item))
     before = logits(query, seed.flatten(), tables, hidden.flatten(0, 1), known, pairs)

@@ -15,7 +15,7 @@ from pflow.model.pointing.head import (
     n_proxy_features,
     shower_slopes,
 )
-from pflow.model.pointing.network import PairwiseMessages
+from pflow.model.pointing.network import DecodedParticles, PairwiseMessages
 
 R = 1900.0
 """Where showers begin, mm from the vertex."""
@@ -144,7 +144,8 @@ def test_messages_tell_electrons_of_a_conversion_from_photons(showers_of):
         hits = inclined(0.42 + turned, inclination), inclined(0.38 + turned, -inclination)
         _, _, fraction, sums = showers_of(*hits)
         with torch.no_grad():
-            return messages(x, log_energy, direction, mask, fraction.float(), sums)
+            particles = DecodedParticles(x, x, mask.long(), log_energy, direction, fraction.float(), mask)
+            return messages(particles, sums, torch.float64)
 
     photons, electrons = said(0.0), said(0.03)
     assert (photons - electrons).abs().max() > 0.01

@@ -224,11 +224,11 @@ def test_messages_depend_on_the_relative_position(by_hand, source_of):
     direction = torch.stack([theta.sin() * phi.cos(), theta.sin() * phi.sin(), theta.cos()], dim=-1)[None]
     x, mask = torch.randn(1, 4, 8), torch.ones(1, 4, dtype=torch.bool)
     x[:, 2] = x[:, 1]  # the same but for where they are
-    parts = x, torch.tensor([[2.0, 1.0, 1.0, 3.0]]), direction, mask, torch.zeros(1, 4, 0)
+    parts = x, x, mask.long(), torch.tensor([[2.0, 1.0, 1.0, 3.0]]), direction, torch.zeros(1, 4, 0), mask
     sums = source_of(by_hand()).tables().items.sums
 
     def message(*who):
-        return messages(*(part[:, list(who)] for part in parts), sums)[0, 0]
+        return messages(DecodedParticles(*(part[:, list(who)] for part in parts)), sums, torch.float64)[0, 0]
 
     beside, across, alone, far = message(0, 1), message(0, 2), message(0), message(0, 3)
     assert (beside - across).abs().max() > 0.05

@@ -418,7 +418,9 @@ def poor(request, make_event, collate, by_hand):
 
 
 @pytest.mark.parametrize("training", [False, True])
-@pytest.mark.parametrize("options", [{}, *({"refine_layers": 1, "eos_threshold": end} for end in (1e-9, 1.0))])
+@pytest.mark.parametrize(
+    "options", [{}, {"parallel_tracks": True}, *({"refine_layers": 1, "eos_threshold": end} for end in (1e-9, 1.0))]
+)
 def test_without_tokens_or_particles_losses_are_finite(make_model, poor, training, options):
     model = make_model(**options).train(training)
     model.own_particles = True

@@ -264,16 +264,6 @@ def test_whether_a_track_starts_a_particle_is_learned(parallel, batch):
     assert made[1] - made[0] == pytest.approx(3.0 / n_tracks, rel=1e-3)
 
 
-@pytest.mark.parametrize("parallel_tracks", [False, True])
-def test_a_batch_without_targets_trains(make_model, batch, parallel_tracks):
-    model = make_model(refine_layers=1, parallel_tracks=parallel_tracks, joint=True).train()
-    none = {name: None if part is None else part[:, :0] for name, part in vars(batch.target).items()}
-    losses = model.losses(dataclasses.replace(batch, target=Target(**none)))
-    losses["total"].backward()
-    assert all(loss.isfinite() for loss in losses.values())
-    assert all(parameter.grad.isfinite().all() for parameter in model.parameters() if parameter.grad is not None)
-
-
 @pytest.fixture
 def model(make_model):
     """That writes as many particles as it may."""

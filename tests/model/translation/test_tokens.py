@@ -34,7 +34,7 @@ def choose(special, *, eos_threshold=0.5, **prediction):
 )
 def test_marks_and_index_in_the_vocabulary_of_each_kind_of_token(special, marks, index):
     """Of pad, bos, eos and a sample of physical index 5."""
-    assert special.marks(KINDS).tolist() == marks
+    assert torch.tensor(special.marks_of_kinds)[KINDS].tolist() == marks
     assert special.index(torch.tensor([99, 99, 99, 5]), KINDS).tolist() == index
 
 
@@ -100,18 +100,16 @@ W = 8
     [("v1", None, [9, W, W]), ("v2", None, [9, 2 * W, 2 * W, W]), ("v2", 2, [9, 2 * W, W]), ("v1", 1, [9, W])],
 )
 def test_versions_of_the_embedder(version, layers, expected):
-    config = TranslationNetworkConfig(embedder=version, embedder_layers=layers)
-    embedder = TokenEmbedder(features=5, width=W, special=SPECIAL["kind"], config=config)
+    config = TranslationNetworkConfig(special="kind", embedder=version, embedder_layers=layers)
+    embedder = TokenEmbedder(features=5, width=W, config=config)
     linear = [part for part in embedder.network if isinstance(part, torch.nn.Linear)]
     assert [linear[0].in_features, *(part.out_features for part in linear)] == expected
 
 
 @pytest.mark.parametrize("special", SPECIAL)
 def test_bos_and_eos_frame_each_event(special):
-    config = TranslationNetworkConfig(width=W)
-    framed, bare = (
-        SourceEmbedder(features=4, special=SPECIAL[special], config=config, framed=framed) for framed in (True, False)
-    )
+    config = TranslationNetworkConfig(width=W, special=special)
+    framed, bare = (SourceEmbedder(features=4, config=config, framed=framed) for framed in (True, False))
     mask = torch.tensor([[True, True, False], [False, False, False]])
     features = torch.randn(2, 3, 4, generator=torch.Generator().manual_seed(0))
     x, seen = framed(TokenSet(features, mask))
