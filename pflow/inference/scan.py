@@ -349,9 +349,7 @@ def _with_detectors(
     Parameters are the measures (`pflow.physics.geometry.measures`) in which the detectors differ, if each differs from
     the first in one of them, else their number.
     """
-    labels = {
-        name: f"{PARAMETERS[name].label}{f' [{unit}]' if (unit := PARAMETERS[name].unit) else ''}" for name in steps
-    }
+    labels = {name: PARAMETERS[name].label for name in steps}
     if len(detectors) == 1:
         return labels, points
     values = {sample: {DETECTOR: float(number)} for number, sample in enumerate(detectors)}

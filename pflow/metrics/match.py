@@ -27,6 +27,7 @@ from pflow.metrics.stats import (
     Distribution,
     Floats,
     Ints,
+    Metrics,
     Number,
     Series,
     Tree,
@@ -123,7 +124,8 @@ class ParticleTable:
     def sums(self) -> Floats:
         """float64 [event, 4]: px, py, pz and energy of each event's particles, GeV."""
         columns = (*self.momentum.T, self.energy)
-        return np.stack([np.bincount(self.event, c, len(self.counts)) for c in columns], axis=1).astype(np.float64)
+        sums = [np.bincount(self.event, column, len(self.counts)) for column in columns]
+        return np.stack(sums, axis=1, dtype=np.float64)
 
     @cached_property
     def rank(self) -> Ints:
@@ -397,7 +399,7 @@ RESPONSE_EDGES = np.linspace(0.5, 1.5, 101)
 ANGLE_EDGES_DEG = np.logspace(-4, 2, 91)
 
 
-class ParticleMetrics:
+class ParticleMetrics(Metrics):
     """Metrics of matched particles, also in bins of energy [GeV], polar angle [deg] and distance [mrad].
 
     `distance` is the angle to the next charged particle of the same list. Efficiency, response and angle are by the
@@ -406,8 +408,8 @@ class ParticleMetrics:
     """
 
     def __init__(self, *, axes: tuple[Axis, ...] = AXES) -> None:
+        super().__init__()
         self.axes = axes
-        self.n_events = 0
         self.truth, self.reco, self.pairs = Columns(), Columns(), Columns()
 
     def update(self, truth: ParticleTable, reco: ParticleTable, matches: Matches, close: Matches) -> None:
@@ -425,7 +427,7 @@ class ParticleMetrics:
             same_charge=np.rint(truth.charge[i]) == np.rint(reco.charge[j]),
             same_pdg=np.abs(truth.pdg[i]) == np.abs(reco.pdg[j]),
         )
-        self.n_events += len(truth.counts)
+        self.add(truth.counts)
 
     def _columns(self, table: ParticleTable) -> dict[str, npt.NDArray[Any]]:
         """Event, class, energy, and the bin on each axis (named as a property of the table) of its particles."""
@@ -439,13 +441,12 @@ class ParticleMetrics:
             columns[f"{axis.name}_bin"] = axis.index(values).astype(np.int8)
         return {**columns, "energy": table.energy}
 
-    def result(self, bootstrap: Bootstrap | None = None) -> Tree:
-        """Keys of an algorithm's tree: energy, angle, charge, pdg, class, confusion, binned; without: no intervals."""
-        bootstrap = bootstrap or Bootstrap(self.n_events, n=0)
+    def numbers(self, bootstrap: Bootstrap) -> Tree:
+        """Keys of an algorithm's tree: energy, angle, charge, pdg, class, confusion, binned."""
         event, response, angle = (self.pairs[name] for name in ("event", "response", "angle"))
         responses, angles = (Distribution(values, event, bootstrap) for values in (response, angle))
         n, true, measured = len(CLASSES), self.truth["class"], self.reco["class"]
-        confusion = _count((self.pairs["class"], self.pairs["reco_class"]), (n + 1, n + 1))
+        confusion = frequencies((self.pairs["class"], self.pairs["reco_class"]), (n + 1, n + 1))
         confusion[:-1, -1] = np.bincount(true, minlength=n) - confusion[:-1].sum(axis=1)
         confusion[-1, :-1] = np.bincount(measured, minlength=n) - confusion[:, :-1].sum(axis=0)
 
@@ -550,7 +551,7 @@ class ParticleMetrics:
         event, classes = particles["event"][rows], particles["class"][rows]
         bins = 0 * event if axis is None else particles[f"{axis.name}_bin"][rows]
         # Particles outside of the axis are in one more bin, which is cut off.
-        counts = _count((event, classes, bins), (self.n_events, len(CLASSES), n_bins + 1))[:, :, :n_bins]
+        counts = frequencies((event, classes, bins), (self.n_events, len(CLASSES), n_bins + 1))[:, :, :n_bins]
         return np.concatenate([counts.sum(axis=1, keepdims=True), counts], axis=1).astype(np.float64)
 
 
@@ -560,6 +561,6 @@ def response_numbers(response: Distribution) -> dict[str, Number]:
     return {**numbers, "resolution_68_over_median": ratio(numbers["resolution_68"], numbers["response_median"])}
 
 
-def _count(index: tuple[npt.NDArray[Any], ...], shape: tuple[int, ...]) -> Index:
+def frequencies(index: tuple[npt.NDArray[Any], ...], shape: tuple[int, ...]) -> Index:
     """Frequency of each combination of indices, int64 of the given shape."""
     return np.bincount(np.ravel_multi_index(index, shape), minlength=math.prod(shape)).reshape(shape)
