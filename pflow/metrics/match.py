@@ -532,7 +532,9 @@ class ParticleMetrics(Metrics):
             numbers = {
                 "response_median": medians,
                 "resolution_68": widths,
-                "resolution_68_over_median": [w * (1 / m.value) for w, m in zip(widths, medians, strict=True)],
+                "resolution_68_over_median": [
+                    w * (1 / m.value) if m.value else Number.undefined() for w, m in zip(widths, medians, strict=True)
+                ],
                 "median_deg": [quantile_by_rank(x, 0.5) for x in angle],
                 "q68_deg": [quantile_by_rank(x, 0.68) for x in angle],
             }
