@@ -60,10 +60,6 @@ class CountMetrics(Metrics):
     An event whose only targets are one or two photons needs exactly one or two reconstructed particles.
     """
 
-    def __init__(self, *, axis: Axis = OPENING_ANGLE) -> None:
-        super().__init__()
-        self.axis = axis
-
     def update(self, truth: ParticleTable, reco: ParticleTable) -> None:
         """Count events."""
         n_photons = photon_events(truth)
@@ -71,15 +67,15 @@ class CountMetrics(Metrics):
         first = truth.offsets[:-1][n_photons == 2]
         angles[n_photons == 2] = 1e3 * angle_between(truth.momentum[first], truth.momentum[first + 1])
         difference = reco.counts - truth.counts
-        self.add(truth.counts, difference=difference, n_photons=n_photons, bin=self.axis.index(angles))
+        self.add(truth.counts, difference=difference, n_photons=n_photons, bin=OPENING_ANGLE.index(angles))
 
     def numbers(self, bootstrap: Bootstrap) -> Tree:
         """Keys under ``count``."""
         difference, n_photons, bins = (self.columns[name] for name in ("difference", "n_photons", "bin"))
-        right, n_bins = difference == 0, len(self.axis)
+        right, n_bins = difference == 0, len(OPENING_ANGLE)
         single, pair = n_photons == 1, n_photons == 2
         # By bins, since the angles are not kept: MIN_WIDE_MRAD must be one of the edges.
-        wide = pair & np.isin(bins, np.flatnonzero(self.axis.edges[:-1] >= MIN_WIDE_MRAD))
+        wide = pair & np.isin(bins, np.flatnonzero(OPENING_ANGLE.edges[:-1] >= MIN_WIDE_MRAD))
         right_pairs, pairs = (np.bincount(bins[of], minlength=n_bins + 1)[:n_bins] for of in (pair & right, pair))
         values, numbers = np.unique(difference, return_counts=True)
         return {
@@ -88,8 +84,8 @@ class CountMetrics(Metrics):
             "one_vs_two_accuracy_above_30_mrad": bootstrap.count(right, single | wide),
             "difference": dict(zip(map(str, values.tolist()), numbers.tolist(), strict=True)),
             "two_photons_found": {
-                "edges": self.axis.edges.tolist(),
-                "unit": self.axis.unit,
+                "edges": OPENING_ANGLE.edges.tolist(),
+                "unit": OPENING_ANGLE.unit,
                 "n_events": pairs.tolist(),
                 "efficiency": fractions(right_pairs, pairs),
             },
@@ -103,9 +99,8 @@ class PhotonPairMetrics(Metrics):
     have their rank by true energy, the first one is the harder.
     """
 
-    def __init__(self, *, axis: Axis = OPENING_ANGLE) -> None:
-        super().__init__()
-        self.axis, self.n_pairs = axis, 0
+    n_pairs = 0
+    """Pairs so far, found or not."""
 
     def update(self, truth: ParticleTable, reco: ParticleTable, matches: Matches) -> None:
         """Count events."""
@@ -126,7 +121,7 @@ class PhotonPairMetrics(Metrics):
         self.add(
             truth.counts,
             event=truth.event[true[0]],
-            bin=self.axis.index(1e3 * true_opening),
+            bin=OPENING_ANGLE.index(1e3 * true_opening),
             opening=opening / true_opening,
             mass=(roots * np.sin(0.5 * opening)) / (true_roots * np.sin(0.5 * true_opening)),
             angle_1=angles[0],
@@ -154,7 +149,7 @@ class PhotonPairMetrics(Metrics):
             "n_pairs": self.n_pairs,
             "n_found": len(event),
             **numbers(np.arange(len(event))),
-            "binned": in_bins(self.axis, bins, numbers, count="n_found"),
+            "binned": in_bins(OPENING_ANGLE, bins, numbers, count="n_found"),
         }
 
 

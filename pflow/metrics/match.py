@@ -38,6 +38,7 @@ from pflow.metrics.stats import (
     ratio,
     resolution_68,
     resolution_by_rank,
+    series_in_bins,
 )
 from pflow.physics.arrays import Index
 from pflow.physics.kinematics import angle_between
@@ -502,43 +503,42 @@ class ParticleMetrics(Metrics):
         numbers = {name: bootstrap.fractions(passed[:, :, 0], total) for name, (passed, total) in fractions.items()}
         classes: Tree = {}
         for k, (name, rows) in enumerate(self._groups()):
+            event, *columns = (self.pairs[column][rows] for column in ("event", "response", "angle"))
+            response, angle = (Distribution(values, event, bootstrap) for values in columns)
             classes[name] = {
                 "n_truth": int(true[:, k].sum()),
                 "n_reco": int(measured[:, k].sum()),
                 **{key: values[k] for key, values in numbers.items()},
+                **response_numbers(response),
+                **angle.numbers(median_deg=median, q68_deg=quantile_68),
             }
-            response, angle = (
-                Distribution(self.pairs[column][rows], self.pairs["event"][rows], bootstrap)
-                for column in ("response", "angle")
-            )
-            classes[name] |= response_numbers(response) | angle.numbers(median_deg=median, q68_deg=quantile_68)
         return classes
 
     def _binned(self, bootstrap: Bootstrap, axis: Axis) -> Tree:
         true, measured = (self._sums(of, axis=axis) for of in (self.truth, self.reco))
         passed = self._sums(self.truth, self.truth["close"], axis), self._sums(self.reco, self.reco["fake"], axis)
-        binned: Tree = {"edges": axis.edges.tolist(), "unit": axis.unit}
+        bins, binned = self.pairs[f"{axis.name}_bin"], {"edges": axis.edges.tolist(), "unit": axis.unit}
+
+        def of_bin(rows: Ints) -> dict[str, Number]:
+            response, angle = (np.sort(self.pairs[name][rows]) for name in ("response", "angle"))
+            middle, width = quantile_by_rank(response, 0.5), resolution_by_rank(response)
+            return {
+                "response_median": middle,
+                "resolution_68": width,
+                # Numbers by rank have no resamples for a ratio: the interval is of the width alone.
+                "resolution_68_over_median": width * (1 / middle.value) if middle.value else Number.undefined(),
+                "median_deg": quantile_by_rank(angle, 0.5),
+                "q68_deg": quantile_by_rank(angle, 0.68),
+            }
+
         for k, (name, rows) in enumerate(self._groups()):
             binned[name] = {
                 "n_truth": true[:, k].sum(axis=0).astype(int).tolist(),
                 "n_reco": measured[:, k].sum(axis=0).astype(int).tolist(),
                 "efficiency": Series.of(bootstrap.fractions(passed[0][:, k], true[:, k])),
                 "fake_rate": Series.of(bootstrap.fractions(passed[1][:, k], measured[:, k])),
+                **series_in_bins(axis, np.where(rows, bins, len(axis)), of_bin),
             }
-            in_bins = [np.flatnonzero(rows & (self.pairs[f"{axis.name}_bin"] == i)) for i in range(len(axis))]
-            response, angle = ([np.sort(self.pairs[of][i]) for i in in_bins] for of in ("response", "angle"))
-            medians, widths = [quantile_by_rank(x, 0.5) for x in response], [resolution_by_rank(x) for x in response]
-            # Numbers by rank have no resamples for a ratio: the interval is of the width alone.
-            numbers = {
-                "response_median": medians,
-                "resolution_68": widths,
-                "resolution_68_over_median": [
-                    w * (1 / m.value) if m.value else Number.undefined() for w, m in zip(widths, medians, strict=True)
-                ],
-                "median_deg": [quantile_by_rank(x, 0.5) for x in angle],
-                "q68_deg": [quantile_by_rank(x, 0.68) for x in angle],
-            }
-            binned[name] |= {key: Series.of(of_bins) for key, of_bins in numbers.items()}
         return binned
 
     def _groups(self) -> list[tuple[str, npt.NDArray[np.bool_]]]:

@@ -297,9 +297,14 @@ class PointResult:
 
     def to_plain(self) -> dict[str, Any]:
         """All numbers, with their resamples, as plain data; `of_plain` makes an equal result."""
+
+        def values(n: Number) -> list[float]:
+            # Resamples to six digits: the intervals of ratios have an error of 6% (`N_RESAMPLES`).
+            resamples = () if n.replicas is None else n.replicas
+            return [n.value, n.low, n.high, *(float(f"{value:.6g}") for value in resamples)]
+
         algorithms = {
-            name: {key: [n.value, n.low, n.high, *_resamples(n)] for key, n in numbers.items()}
-            for name, numbers in self.algorithms.items()
+            name: {key: values(number) for key, number in numbers.items()} for name, numbers in self.algorithms.items()
         }
         names = "titles", "n_events", "n_shared", "hits", "tokens", "seconds", "pairs"
         plain: dict[str, Any] = without_nan({name: getattr(self, name) for name in names} | {"algorithms": algorithms})
@@ -318,11 +323,6 @@ class PointResult:
             for name, numbers in content["algorithms"].items()
         }
         return cls(point=point, **{**content, "algorithms": algorithms, "limits": tuple(limits)})
-
-
-def _resamples(number: Number) -> list[float]:
-    """Resamples to six digits: the intervals of ratios have an error of 6% (`N_RESAMPLES`)."""
-    return [] if number.replicas is None else [float(f"{value:.6g}") for value in number.replicas]
 
 
 def primary_sums(events: Events) -> Floats:

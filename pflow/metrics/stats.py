@@ -137,13 +137,18 @@ class Axis:
         return np.where((bins < 0) | (bins >= len(self)), len(self), bins)
 
 
-def in_bins(axis: Axis, bins: Ints, numbers: Callable[[Ints], dict[str, Number]], *, count: str) -> Tree:
-    """`numbers` of the rows in each bin as series, with edges, unit and, under the name `count`, numbers of rows."""
-    rows = [np.flatnonzero(bins == k) for k in range(len(axis))]
-    parts = [numbers(of) for of in rows]
+def series_in_bins(axis: Axis, bins: Ints, numbers: Callable[[Ints], dict[str, Number]]) -> dict[str, Series]:
+    """`numbers` of the rows in each bin as series; `bins` int [rows] as of `Axis.index`."""
+    parts = [numbers(np.flatnonzero(bins == k)) for k in range(len(axis))]
     # An empty bin has the same keys, with undefined numbers: the first part knows them all.
-    series = {key: Series.of(part[key] for part in parts) for key in parts[0]}
-    return {"edges": axis.edges.tolist(), "unit": axis.unit or "1", count: [len(of) for of in rows], **series}
+    return {key: Series.of(part[key] for part in parts) for key in parts[0]}
+
+
+def in_bins(axis: Axis, bins: Ints, numbers: Callable[[Ints], dict[str, Number]], *, count: str) -> Tree:
+    """The same with edges, unit and, under the name `count`, numbers of rows."""
+    counts = np.bincount(bins, minlength=len(axis))[: len(axis)].tolist()
+    series = series_in_bins(axis, bins, numbers)
+    return {"edges": axis.edges.tolist(), "unit": axis.unit or "1", count: counts, **series}
 
 
 def fractions(passed: npt.ArrayLike, total: npt.ArrayLike) -> Series:
@@ -165,12 +170,6 @@ def fractions(passed: npt.ArrayLike, total: npt.ArrayLike) -> Series:
     low = np.where(k == 0, 0.0, betaincinv(np.maximum(k, 1e-300), n - k + 1, tail))
     high = np.where(k == n, 1.0, betaincinv(k + 1, np.maximum(n - k, 1e-300), 1 - tail))
     return Series(value=np.divide(k, n, out=np.full(n.shape, np.nan), where=n > 0), low=low, high=high)
-
-
-def fraction(passed: float, total: float) -> Number:
-    """passed / total with its Clopper-Pearson interval; NaN in (0, 1) where total is 0."""
-    series = fractions(passed, total)
-    return Number(float(series.value), float(series.low), float(series.high))
 
 
 class Bootstrap:
@@ -227,8 +226,9 @@ class Bootstrap:
     def count(self, passed: npt.NDArray[np.bool_], counted: npt.NDArray[np.bool_] | None = None) -> Number:
         """Fraction of the events, of those `counted` bool [E], that pass, with its Clopper-Pearson interval."""
         total = np.ones(len(passed)) if counted is None else counted.astype(np.float64)
-        exact = fraction(float(np.sum(passed * total)), float(total.sum()))
-        return dataclasses.replace(exact, replicas=self.fraction(passed * total, total).replicas)
+        exact = fractions(np.sum(passed * total), total.sum())
+        replicas = self.fraction(passed * total, total).replicas
+        return Number(float(exact.value), float(exact.low), float(exact.high), replicas)
 
 
 class Columns:
@@ -381,7 +381,8 @@ def _by_rank(statistic: Callable[[Floats, float], float], values: Floats, p: flo
     if len(values) < 3:
         return Number(statistic(values, p), math.nan, math.nan)
     spread = math.sqrt(p * (1 - p) / len(values))
-    return Number(*(statistic(values, of) for of in (p, max(p - spread, 0.0), min(p + spread, 1.0))))
+    value, low, high = (statistic(values, of) for of in (p, max(p - spread, 0.0), min(p + spread, 1.0)))
+    return Number(value, low, high)
 
 
 class Distribution:

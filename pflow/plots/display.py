@@ -10,7 +10,7 @@ import dataclasses
 import html
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import awkward as ak
 import numpy as np
@@ -57,7 +57,8 @@ ENTRY_TURNS = 100.0
 Points = npt.NDArray[np.floating[Any]]
 
 
-class Group(NamedTuple):
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+class Group:
     """Hits that share a legend entry: their indices, int64 [hit], and their colour (``#rrggbb``)."""
 
     name: str
@@ -126,13 +127,11 @@ def make_scene(
         raise ConfigError(f"expected one event and its reconstruction, e.g. events[3], found {len(event)} events")
     detector, hits, position = event.detector, jagged.columns(event.hits), jagged.vectors(event.hits.position)
     shown: dict[str, _Particles] = {}  # by kind of their lines
-    linked: dict[str, Any] = {}  # what holds the links to them
     if event.has_truth:
-        linked["truth"] = select_targets(event, rule=rule, stable_status=stable_status, invisible=invisible)
-        shown["truth"] = _Particles("true", linked["truth"].particles[0], detector)
+        targets = select_targets(event, rule=rule, stable_status=stable_status, invisible=invisible)
+        shown["truth"] = _Particles("true", targets.particles[0], detector, targets)
     if reconstruction is not None:
-        linked["reco"] = reconstruction
-        shown["reco"] = _Particles(reconstruction.name, reconstruction.particles[0], detector)
+        shown["reco"] = _Particles(reconstruction.name, reconstruction.particles[0], detector, reconstruction)
     if event.reference is not None:
         kind = "reference" if "reco" in shown else "reco"
         shown[kind] = _Particles(event.reference_name or "reference", event.reference[0], detector)
@@ -147,10 +146,10 @@ def make_scene(
     note = colour_by
     shades: dict[int, str] = {}  # of particles, by their index
     if colour_by in shown:
-        particles, of_hits = shown[colour_by], _assigned(linked.get(colour_by), "hit_links", event)
+        particles, of_hits = shown[colour_by], shown[colour_by].assigned("hit_links", event)
         note = f"the {particles.name} particle with the largest weight"
         if colour_by == "truth":
-            note += f" (rule '{linked['truth'].rule}')"
+            note += f" (rule '{rule}')"
         if of_hits is None:
             note = f"the nearest {particles.name} particle in angle (it assigns no hits)"
             of_hits = np.full(len(position), -1)
@@ -172,7 +171,7 @@ def make_scene(
     lines, n_tracks = [], ""
     if event.tracks is not None:
         n_tracks = f", {len(event.tracks[0])} tracks"
-        of_tracks = _assigned(linked.get(colour_by), "track_links", event)
+        of_tracks = shown[colour_by].assigned("track_links", event) if colour_by in shown else None
         assigned = [-1] * len(event.tracks[0]) if of_tracks is None else of_tracks.tolist()
         of_each = tuple(shades.get(k, GREY) if k >= 0 else DARK for k in assigned)
         lines.append(_tracks(event.tracks[0], of_each, detector))
@@ -185,7 +184,7 @@ def make_scene(
         colour_by=colour_by,
         position=position.astype(np.float32),
         hits=hits,
-        groups=tuple(Group(name, shade, np.flatnonzero(mask)) for name, shade, mask in groups if mask.any()),
+        groups=tuple(Group(name=n, colour=c, index=np.flatnonzero(mask)) for n, c, mask in groups if mask.any()),
         lines=tuple(line for line in lines if len(line)),
         detector=detector,
     )
@@ -204,11 +203,11 @@ def colours(n: int) -> tuple[str, ...]:
 class _Particles:
     """Particles of one event: energies, GeV, labels, and where they enter the calorimeter or start in it, [n, 3], mm.
 
-    Arrows start there, along their direction there.
+    Arrows start there, along their direction there. `linked` holds the links to the particles, if there are any.
     """
 
-    def __init__(self, name: str, records: ak.Array, detector: Detector) -> None:
-        self.name, self.momentum = name, jagged.vectors(records.momentum)
+    def __init__(self, name: str, records: ak.Array, detector: Detector, linked: Any = None) -> None:
+        self.name, self.linked, self.momentum = name, linked, jagged.vectors(records.momentum)
         charge, self.energy = (ak.to_numpy(records[field]).astype(np.float64) for field in ("charge", "energy"))
         vertex = "vertex" in ak.fields(records)
         # A particle with an unknown vertex, NaN, starts at the origin.
@@ -230,6 +229,15 @@ class _Particles:
             texts=_texts((f"{self.name}: {self.labels[k]} (PDG {self.pdg[k]})" for k in drawn), self.momentum[drawn]),
             classes=tuple(class_of(self.pdg[k]) for k in drawn),
         )
+
+    def assigned(self, name: str, event: Events) -> Index | None:
+        """Particle with the largest weight of each hit or track of the event, -1 for none; None without links."""
+        links, sources = getattr(self.linked, name, None), getattr(event, LINKED[name])
+        if links is None or sources is None:
+            return None
+        if isinstance(self.linked, Reconstruction):
+            self.linked.check_links(name, event)
+        return jagged.flat(assigned_particle(links, sources), np.int64)
 
 
 def _tracks(tracks: ak.Array, shades: tuple[str, ...], detector: Detector) -> Lines:
@@ -257,16 +265,6 @@ def _texts(names: Iterable[str], momentum: Points) -> tuple[str, ...]:
     theta = np.arctan2(np.hypot(momentum[:, 0], momentum[:, 1]), momentum[:, 2])
     values = zip(names, np.linalg.norm(momentum, axis=1), theta, np.arctan2(*momentum[:, 1::-1].T), strict=True)
     return tuple(f"{name}\np = {p:.3g} GeV, theta = {t:.3f}, phi = {phi:.3f} rad" for name, p, t, phi in values)
-
-
-def _assigned(linked: Any, name: str, event: Events) -> Index | None:
-    """Particle with the largest weight of each hit or track of the event, -1 for none; None without links `name`."""
-    links, sources = getattr(linked, name, None), getattr(event, LINKED[name])
-    if links is None or sources is None:
-        return None
-    if isinstance(linked, Reconstruction):
-        linked.check_links(name, event)
-    return jagged.flat(assigned_particle(links, sources), np.int64)
 
 
 def arrow_points(start: npt.ArrayLike, direction: npt.ArrayLike, energy: npt.ArrayLike, unit: float) -> Points:
