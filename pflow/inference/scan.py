@@ -16,7 +16,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from pflow.checkpoint import TrainedModel, load_model
-from pflow.config import VERSION, from_plain
+from pflow.config import VERSION
 from pflow.data.dataset import Chunk, FileOptions
 from pflow.errors import ConfigError, InputError
 from pflow.event import jagged
@@ -170,10 +170,9 @@ def scan(
         batch_size=batch_limits(place)[0] if batch_size is None else batch_size,
         device=str(place),
     )
-    rules = from_plain(EvaluationSettings, {name: getattr(config, name) for name in TRUTH_OPTIONS}, model.path)
-    rules = dataclasses.replace(
-        rules, rule=rules.rule if rule is None else rule, e_min=rules.e_min if e_min is None else e_min
-    )
+    asked: dict[str, Any] = {"rule": rule, "e_min": e_min}
+    asked = {name: getattr(config, name) if asked.get(name) is None else asked[name] for name in TRUTH_OPTIONS}
+    rules = EvaluationSettings(**asked)
     worker = Worker(model, settings)
     with contextlib.closing(worker.files):
         samples = _samples(paths, worker, entries, chunk_size, cluster)

@@ -328,15 +328,14 @@ class JetEnergyMetrics(Metrics):
         return result
 
 
-KINDS = {"photons": ("photon",), "neutral_hadrons": ("neutral_hadron",), "charged": ()}
-"""Classes whose particles are replaced together, in this order; `charged` has the other classes."""
+KINDS = {"photons": "photon", "neutral_hadrons": "neutral_hadron", "charged": None}
+"""What is replaced together, in this order, and its class; `charged` has the other classes."""
 
 
 def energy_by_kind(table: ParticleTable, classes: npt.NDArray[Any] | None = None) -> Floats:
     """Sum of energies of each event by `KINDS`, GeV, float64 [event, kinds]; `classes` replace the particles'."""
-    kind_of = np.full(len(CLASSES), len(KINDS) - 1)
-    for k, names in enumerate(KINDS.values()):
-        kind_of[[CLASSES.index(name) for name in names]] = k
+    order = list(KINDS.values())
+    kind_of = np.array([order.index(name if name in order else None) for name in CLASSES])
     kinds, n = kind_of[table.classes if classes is None else classes], len(table.counts)
     sums = np.bincount(table.event * len(KINDS) + kinds, table.energy, n * len(KINDS))
     return sums.astype(np.float64).reshape(n, len(KINDS))

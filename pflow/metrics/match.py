@@ -452,7 +452,7 @@ class ParticleMetrics(Metrics):
         confusion[-1, :-1] = np.bincount(measured, minlength=n) - confusion[:, :-1].sum(axis=0)
 
         def of_pairs(right: npt.NDArray[Any]) -> Number:
-            return bootstrap.fraction(self._sums(self.pairs, right)[:, 0, 0], self._sums(self.pairs)[:, 0, 0])
+            return bootstrap.fraction(*(np.bincount(event, w, self.n_events) for w in (right, np.ones(len(event)))))
 
         def of_energy(particles: Columns, passed: str) -> Number:
             weights = particles["energy"]

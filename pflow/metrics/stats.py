@@ -172,6 +172,12 @@ def fractions(passed: npt.ArrayLike, total: npt.ArrayLike) -> Series:
     return Series(value=np.divide(k, n, out=np.full(n.shape, np.nan), where=n > 0), low=low, high=high)
 
 
+def fraction(passed: float, total: float) -> Number:
+    """passed / total with its Clopper-Pearson interval; NaN in (0, 1) where total is 0."""
+    series = fractions(passed, total)
+    return Number(float(series.value), float(series.low), float(series.high))
+
+
 class Bootstrap:
     """Weights of E events in the resamples of a bootstrap, uint8 [resamples, E].
 
@@ -226,9 +232,8 @@ class Bootstrap:
     def count(self, passed: npt.NDArray[np.bool_], counted: npt.NDArray[np.bool_] | None = None) -> Number:
         """Fraction of the events, of those `counted` bool [E], that pass, with its Clopper-Pearson interval."""
         total = np.ones(len(passed)) if counted is None else counted.astype(np.float64)
-        exact = fractions(np.sum(passed * total), total.sum())
-        replicas = self.fraction(passed * total, total).replicas
-        return Number(float(exact.value), float(exact.low), float(exact.high), replicas)
+        exact = fraction(float(np.sum(passed * total)), float(total.sum()))
+        return dataclasses.replace(exact, replicas=self.fraction(passed * total, total).replicas)
 
 
 class Columns:
@@ -258,7 +263,7 @@ class Columns:
 class Metrics:
     """Metrics of events that come chunk by chunk: `n_events` so far, and `columns` of events or of their parts.
 
-    A subclass has `update`, and `numbers`: its part of the results by key.
+    A subclass has `update` and `numbers`.
     """
 
     def __init__(self) -> None:
@@ -272,13 +277,13 @@ class Metrics:
         self.columns.add(**columns)
         self.n_events += len(counts)
 
-    def result(self, bootstrap: Bootstrap | None = None) -> Tree:
-        """Numbers of all events; without their bootstrap there are no intervals."""
-        return self.numbers(bootstrap or Bootstrap(self.n_events, n=0))
-
     def numbers(self, bootstrap: Bootstrap) -> Tree:
-        """The same."""
+        """Results by key, with intervals by a bootstrap of all events."""
         raise NotImplementedError
+
+    def result(self) -> Tree:
+        """The same without intervals."""
+        return self.numbers(Bootstrap(self.n_events, n=0))
 
 
 Statistic: TypeAlias = Callable[[Floats], float]

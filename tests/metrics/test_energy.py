@@ -93,7 +93,7 @@ def budget_of(make_table, reco, oracle=None, visible=None):
     by_oracle = None if oracle is None else energy_by_kind(make_table(oracle))
     budget = ConfusionBudget()
     budget.update(truth if visible is None else make_table(visible), truth, found, match(truth, found), by_oracle)
-    return budget.result(Bootstrap(len(reco)))
+    return budget.numbers(Bootstrap(len(reco)))
 
 
 def smeared(rng, n, *, widths, fakes=0.0):
