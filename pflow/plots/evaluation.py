@@ -385,10 +385,9 @@ def _legend(figure: Figure, panels: Iterable[Axes], text: str = "") -> None:
         for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
             handles.setdefault(label, handle)
     if handles:
-        ncols = min(3, len(handles))
-        spacing: dict[str, Any] = {"columnspacing": 1.0, "handlelength": 1.2}
+        style: dict[str, Any] = {"ncols": min(3, len(handles)), "columnspacing": 1.0, "handlelength": 1.2}
         shown = list(handles.values()), list(handles)
-        figure.legend(*shown, loc="outside upper center", ncols=ncols, title=text or None, **spacing)
+        figure.legend(*shown, loc="outside upper center", title=text or None, **style)
 
 
 @styled()
