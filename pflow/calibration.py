@@ -23,7 +23,7 @@ from pflow.inference.events import MAX_HITS, Engine, finite_events, usable_event
 from pflow.io.open import ReadOptions
 from pflow.metrics.event import CountMetrics
 from pflow.metrics.match import Matches, Matching, ParticleMetrics, ParticleTable, match
-from pflow.metrics.stats import Floats, Ints, resolution_68
+from pflow.metrics.stats import Columns, Floats, resolution_68
 from pflow.model.api import DecodingConfig
 from pflow.physics.kinematics import tangent_basis
 from pflow.physics.pdg import CLASSES
@@ -170,8 +170,7 @@ class CalibrationFit:
     """Collects the pulls of matched particles with their predicted standard deviations; for validation files."""
 
     def __init__(self) -> None:
-        self._pulls: list[tuple[Ints, Floats, Floats]] = []  # index of the curve, sigmas [M, 2], pulls [M, 3]
-        self._photons: list[Floats] = []
+        self._pulls, self._photons = Columns(), Columns()
 
     def update(
         self,
@@ -188,7 +187,7 @@ class CalibrationFit:
         """
         i, j = matches.truth, matches.reco
         photons = (truth.classes[i] == PHOTON) & (reco.classes[j] == PHOTON)
-        self._photons.append(np.stack([truth.energy[i[photons]], reco.energy[j[photons]]]))
+        self._photons.add(true=truth.energy[i[photons]], measured=reco.energy[j[photons]])
         if "covariance" not in records.fields:
             return
         energy, momentum = reco.energy[j], reco.momentum[j]
@@ -211,21 +210,20 @@ class CalibrationFit:
         known = np.isfinite(values).all(axis=1)
         sigma = np.stack([sigma_energy, np.sqrt(np.mean(sigma_angles**2, axis=1))], axis=1)
         curve = curve_index(reco.classes[j], None if by_track is None else by_track[j])
-        self._pulls.append((curve[known], sigma[known], values[known]))
+        self._pulls.add(curve=curve[known], sigma=sigma[known], pull=values[known])
 
     def result(self) -> Calibration:
         """The photons' response, and the curves with at least `MIN_PULLS` pulls."""
-        response = fit_response(*np.concatenate(self._photons, axis=1)) if self._photons else None
-        if not self._pulls:
-            return Calibration(photon_response=response)
-        index, sigma, values = (np.concatenate(parts) for parts in zip(*self._pulls, strict=True))
         curves: dict[str, dict[str, Curve]] = {"energy": {}, "direction": {}}
         for number, name in enumerate(CURVES):
-            of_curve = index == number
+            of_curve = np.flatnonzero(self._pulls["curve"] == number)
+            if len(of_curve) < MIN_PULLS:
+                continue
+            sigma, pulls = self._pulls["sigma"][of_curve], self._pulls["pull"][of_curve]
             for i, (quantity, columns) in enumerate((("energy", slice(0, 1)), ("direction", slice(1, None)))):
-                if (curve := fit_curve(sigma[of_curve, i], values[of_curve, columns])) is not None:
+                if (curve := fit_curve(sigma[:, i], pulls[:, columns])) is not None:
                     curves[quantity][name] = curve
-        return Calibration(**curves, photon_response=response)
+        return Calibration(**curves, photon_response=fit_response(self._photons["true"], self._photons["measured"]))
 
 
 def fit_response(true: Floats, measured: Floats) -> Response | None:
@@ -250,9 +248,7 @@ def fit_response(true: Floats, measured: Floats) -> Response | None:
 
 
 def fit_curve(sigma: Floats, values: Floats) -> Curve | None:
-    """Half the narrowest interval with 68.3% of pulls [N, K] in up to `MAX_BINS` bins of sigma; None for too few."""
-    if len(sigma) < MIN_PULLS:
-        return None
+    """Half the narrowest interval with 68.3% of pulls [N, K] in up to `MAX_BINS` bins of sigma; None if all are 0."""
     order = np.argsort(sigma, kind="stable")
     points: dict[float, float] = {}
     for part in np.array_split(order, min(max(len(sigma) // PULLS_PER_BIN, 1), MAX_BINS)):

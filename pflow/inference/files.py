@@ -71,9 +71,9 @@ class Settings:
     """Options of `pflow.inference.files.reconstruct_files` that hold for all chunks, resolved."""
 
     reading: FileOptions
-    max_particles: int | None
-    candidates: float | None
-    merge_mm: float | None
+    max_particles: int | None = None
+    candidates: float | None = None
+    merge_mm: float | None = None
     max_hits: int
     batch_size: int
     device: str
@@ -481,8 +481,8 @@ def open_inputs(
 
 
 K = TypeVar("K")
-Result = tuple[K, Chunk | None, Callable[[], ChunkResult] | None]
-"""What a chunk is for, the chunk, and a function that waits for its result, or raises its error; None without one."""
+Result = tuple[K, tuple[Chunk, Callable[[], ChunkResult]] | None]
+"""What a chunk is for; the chunk and a function that waits for its result, or raises its error, None without one."""
 
 
 def run(chunks: Iterable[tuple[K, Chunk | None]], executor: Executor) -> Iterator[Result[K]]:
@@ -492,7 +492,7 @@ def run(chunks: Iterable[tuple[K, Chunk | None]], executor: Executor) -> Iterato
     """
     waiting: deque[Result[K]] = deque()
     for key, chunk in chunks:
-        waiting.append((key, chunk, None if chunk is None else executor.submit(chunk)))
+        waiting.append((key, None if chunk is None else (chunk, executor.submit(chunk))))
         while len(waiting) >= executor.in_flight():
             yield waiting.popleft()
     yield from waiting
@@ -502,9 +502,10 @@ def write(output: OutputWriter, results: Iterable[Result[Any]], on_progress: Cal
     """Write the results of an output's chunks and sum up the events; an error among the results is raised."""
     total = Summary()
     with output as writer:
-        for _, chunk, wait in results:
-            if chunk is None or wait is None:  # empty inputs
+        for _, begun in results:
+            if begun is None:  # empty inputs
                 break
+            chunk, wait = begun
             result = wait()
             for warning in result.warnings:
                 warnings.warn(warning, stacklevel=3)

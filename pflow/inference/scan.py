@@ -16,7 +16,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from pflow.checkpoint import TrainedModel, load_model
-from pflow.config import VERSION, from_plain
+from pflow.config import VERSION
 from pflow.data.dataset import Chunk, FileOptions
 from pflow.errors import ConfigError, InputError
 from pflow.event import jagged
@@ -155,7 +155,7 @@ def scan(
         for name in (CSV, REPORT, DOCUMENT):
             check_output(folder / name, force=force)
     model = checkpoint if isinstance(checkpoint, TrainedModel) else load_model(checkpoint)
-    models = {"tuned": load_model(tuned)} if tuned is not None else {}
+    models = {"": model} if tuned is None else {"": model, "tuned": load_model(tuned)}
     config, paths, place = model.tokeniser.config, matching(files), pick_device(device)
     if "time" in steps and not any(FEATURES["hits"][name].field == "hits.time" for name in config.hit_features):
         raise ConfigError(
@@ -166,17 +166,13 @@ def scan(
         reading=_reading(
             paths, detector, model, schema=schema, layout=layout, truth_tracks=truth_tracks, on_error=on_error
         ),
-        max_particles=None,
-        candidates=None,
-        merge_mm=None,
         max_hits=max_hits,
         batch_size=batch_limits(place)[0] if batch_size is None else batch_size,
         device=str(place),
     )
-    rules = from_plain(EvaluationSettings, {name: getattr(config, name) for name in TRUTH_OPTIONS}, model.path)
-    rules = dataclasses.replace(
-        rules, rule=rules.rule if rule is None else rule, e_min=rules.e_min if e_min is None else e_min
-    )
+    asked: dict[str, Any] = {"rule": rule, "e_min": e_min}
+    asked = {name: getattr(config, name) if asked.get(name) is None else asked[name] for name in TRUTH_OPTIONS}
+    rules = EvaluationSettings(**asked)
     worker = Worker(model, settings)
     with contextlib.closing(worker.files):
         samples = _samples(paths, worker, entries, chunk_size, cluster)
@@ -197,21 +193,17 @@ def scan(
         # The models run one after the other, so that their workers can share open files.
         workers = {
             kind: Worker(of, dataclasses.replace(settings, merge_mm=_merged_size(of, moved)), files=worker.files)
-            for kind, of in {"": model, **models}.items()
+            for kind, of in models.items()
         }
         tasks = []
         for point in points:
             sample, used = samples[point.sample], workers[point.kind if point.kind in models else ""]
-            chunks = [dataclasses.replace(chunk, move=point.move) for chunk in sample.chunks]
-            path = Path() if folder is None else folder / "points" / point.file_name
-            made_from = _made_from(sample, nominal, used.model, used.settings, rules, point.move, oracle=oracle)
+            path = None if folder is None else folder / "points" / point.file_name
+            made_from = _made_from(sample, nominal, used, rules, point.move, oracle=oracle)
             limits = _limits(used.model, sample.detector, nominal.detector, point)
-            tasks.append(Task(point, sample, path, chunks, made_from, limits))
-        results = {
-            task.point.name: finished
-            for task in tasks
-            if folder is not None and (finished := _finished(task, force=force)) is not None
-        }
+            tasks.append(Task(point, sample, used, path, made_from, limits))
+        finished = {task.point.name: _finished(task, force=force) for task in tasks}
+        results = {name: result for name, result in finished.items() if result is not None}
         missing = [task for task in tasks if task.point.name not in results]
         # Matching reads the truth of all files, which points that are finished do not need.
         if len(samples) > 1 and missing:
@@ -224,14 +216,11 @@ def scan(
             if on_progress is not None:
                 on_progress(point.name, n_done, n_all)
 
-        for kind, ready in workers.items():
-            some = [task for task in missing if (task.point.kind in models) == bool(kind)]
-            if some:
-                for task, measured in _measured(some, ready, rules, cluster=cluster, oracle=oracle, show=show):
-                    results[task.point.name] = measured
-                    if folder is not None:
-                        # At once: a scan that is interrupted goes on behind this point.
-                        _save(task, measured)
+        for used in workers.values():
+            some = [task for task in missing if task.worker is used]
+            for task, measured in _measured(some, used, rules, cluster=cluster, oracle=oracle, show=show):
+                results[task.point.name] = measured
+                _save(task, measured)  # at once: a scan that is interrupted goes on behind this point
     inputs = [described for sample in samples.values() for described in sample.inputs]
     names = ", ".join(of_sample.name for of_sample in detectors.values())
     used = workers[""]
@@ -270,12 +259,12 @@ class Sample:
 
 
 class Task(NamedTuple):
-    """A point to measure, the path of its numbers, its chunks, and what determines the numbers (`_made_from`)."""
+    """A point to measure, the worker of its model, the path of its numbers, and what determines them (`_made_from`)."""
 
     point: ScanPoint
     sample: Sample
-    path: Path
-    chunks: list[Chunk]
+    worker: Worker
+    path: Path | None
     made_from: dict[str, Any]
     limits: list[Limit]
 
@@ -349,9 +338,7 @@ def _with_detectors(
     Parameters are the measures (`pflow.physics.geometry.measures`) in which the detectors differ, if each differs from
     the first in one of them, else their number.
     """
-    labels = {
-        name: f"{PARAMETERS[name].label}{f' [{unit}]' if (unit := PARAMETERS[name].unit) else ''}" for name in steps
-    }
+    labels = {name: PARAMETERS[name].label for name in steps}
     if len(detectors) == 1:
         return labels, points
     values = {sample: {DETECTOR: float(number)} for number, sample in enumerate(detectors)}
@@ -378,18 +365,21 @@ def _measured(
     show: Callable[[ScanPoint, int], None],
 ) -> Iterator[tuple[Task, PointResult]]:
     """Reconstruct the chunks of all points, here or on a cluster, and evaluate each point here when it is complete."""
+    if not tasks:  # a cluster would start for nothing
+        return
     with executor_for(worker, cluster) as executor:
         on_error = worker.settings.reading.on_error
-        chunks = ((task, chunk) for task in tasks for chunk in task.chunks)
+        moved = ((task, task.point.move) for task in tasks)
+        chunks = ((task, dataclasses.replace(chunk, move=move)) for task, move in moved for chunk in task.sample.chunks)
         for task, results in itertools.groupby(run(chunks, executor), itemgetter(0)):
             begin, sample, place, scales = time.perf_counter(), task.sample, 0, Scales()
             as_simulated = task.point.move == Move()
             evaluation = Evaluation(name=MODEL, settings=rules, oracle=oracle)
             counts: tuple[float, float] | None = None
             show(task.point, 0)
-            for _, chunk, wait in results:
-                assert chunk is not None  # a sample has chunks
-                assert wait is not None
+            for _, begun in results:
+                assert begun is not None  # a sample has chunks
+                chunk, wait = begun
                 result = wait()
                 for warning in result.warnings:
                     warnings.warn(warning, stacklevel=3)
@@ -406,7 +396,7 @@ def _measured(
                 show(task.point, len(events))
             if not evaluation.n_targets:
                 text = f"no true particle is a target under truth rule '{rules.rule}' above {rules.e_min:g} GeV"
-                raise InputError(text, file=task.chunks[0].path)
+                raise InputError(text, file=sample.chunks[0].path)
             assert counts is not None  # a sample has chunks
             checks = compare(scales, worker.model.tokeniser.sample)
             # The detector is one of the limits. Moved events have other thresholds and cells, by the user's choice.
@@ -503,28 +493,21 @@ def _notes(model: TrainedModel, nominal: Detector, *, measured: bool) -> Iterato
 
 
 def _made_from(
-    sample: Sample,
-    nominal: Sample,
-    model: TrainedModel,
-    settings: Settings,
-    rules: EvaluationSettings,
-    move: Move,
-    *,
-    oracle: bool,
+    sample: Sample, nominal: Sample, worker: Worker, rules: EvaluationSettings, move: Move, *, oracle: bool
 ) -> dict[str, Any]:
     """Inputs, model, settings and move that determine the numbers of a point, as plain data."""
     made = {
         "pflow": VERSION,
-        "model": model.digest[:12],
-        "decoding": dataclasses.asdict(model.reconstructor.decoding),
+        "model": worker.model.digest[:12],
+        "decoding": dataclasses.asdict(worker.model.reconstructor.decoding),
         "inputs": [{key: entry[key] for key in INPUT_KEYS} for entry in sample.inputs],
         "entries": sample.n_events,
         "nominal sample": [entry["uuid"] for entry in nominal.inputs],
         "move": {name: str(value) for name, value in vars(move).items()},
         "truth": {**rules.chosen_by, "matching": rules.matching.definition},
         "oracle": oracle,
-        "largest number of hits": settings.max_hits,
-        "merged cells": settings.merge_mm,
+        "largest number of hits": worker.settings.max_hits,
+        "merged cells": worker.settings.merge_mm,
         "resamples": [N_RESAMPLES, SEED],
     }
     # As it is read back from a file: tuples become lists, and would count as changed.
@@ -534,11 +517,10 @@ def _made_from(
 
 def _finished(task: Task, *, force: bool) -> PointResult | None:
     """Stored numbers of a point, None if missing; ConfigError names changed inputs, unless `force` replaces them."""
-    path = task.path
-    if not path.is_file():
+    if task.path is None or not task.path.is_file():
         return None
     try:
-        content = json.loads(path.read_text("utf-8"))
+        content = json.loads(task.path.read_text("utf-8"))
         # With another layout everything counts as changed.
         made, numbers = (content["made_from"], content["numbers"]) if content["schema"] == SCHEMA else ({}, {})
     except (OSError, ValueError, KeyError, TypeError):
@@ -552,19 +534,17 @@ def _finished(task: Task, *, force: bool) -> PointResult | None:
         parts = dict.fromkeys(key for old, new in pairs for key in new if old.get(key) != new[key])
         texts = [f"{name} ({', '.join(parts)})" if name == "inputs" and parts else name for name in differing]
         raise ConfigError(
-            f"{path} was made with other settings: {', '.join(texts)}; choose another folder, or replace it with "
+            f"{task.path} was made with other settings: {', '.join(texts)}; choose another folder, or replace it with "
             "--force"
         )
     return None
 
 
 def _save(task: Task, result: PointResult) -> None:
-    content = {
-        "schema": SCHEMA,
-        "point": task.point.name,
-        "made_from": task.made_from,
-        "numbers": result.to_plain(),
-    }
+    if task.path is None:
+        return
+    made_from, numbers = task.made_from, result.to_plain()
+    content = {"schema": SCHEMA, "point": task.point.name, "made_from": made_from, "numbers": numbers}
     with replacing(task.path, force=True) as partial:  # `_finished` has checked existing files
         partial.write_text(json.dumps(content, allow_nan=False) + "\n", encoding="utf-8")
 

@@ -36,7 +36,6 @@ from pflow.metrics import jets
 from pflow.metrics.event import (
     BosonMetrics,
     CountMetrics,
-    Decays,
     EventMetrics,
     PhotonPairMetrics,
     TauMetrics,
@@ -48,14 +47,13 @@ from pflow.metrics.jets import ConfusionBudget, JetEnergyMetrics, energy_by_kind
 from pflow.metrics.match import HitMatching, Matches, Matching, ParticleMetrics, ParticleTable, match, match_by_hits
 from pflow.metrics.oracle import ORACLE, load_calibration, perfect_reconstruction
 from pflow.metrics.report import REFERENCE, EvaluationResult, EvaluationSettings
-from pflow.metrics.stats import Bootstrap, Chunks, Floats, Ints, Tree
+from pflow.metrics.stats import Bootstrap, Columns, Floats, Ints, Tree
 from pflow.physics.detector import digest
 
 WITHOUT_HITS = Matching()
 """Matching of an algorithm without links from hits, if the algorithm under evaluation is matched by hits."""
 
 
-@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class TrueEvents:
     """Truth of a chunk of events, shared by all algorithms; each part is made once.
 
@@ -63,34 +61,21 @@ class TrueEvents:
     the `jet_axes`; `oracle` the oracle's `energy_by_kind`, None without it.
     """
 
-    truth: ParticleTable
-    visible: ParticleTable
-    jets: Mapping[str, ParticleTable] | None
-    axes: dict[str, Floats]
-    taus: Decays
-    bosons: Decays
-    oracle: Floats | None = None
-
-    @classmethod
-    def of(cls, events: Events, targets: Targets, *, oracle: Floats | None = None) -> TrueEvents:
-        """From events and their targets."""
-        visible = visible_truth(events, targets)
-        return cls(
-            truth=ParticleTable.from_records(targets.particles),
-            visible=visible,
-            jets=jets.true_jets(visible) if jets.available() else None,
-            axes=jet_axes(events, visible),
-            taus=find_taus(events, targets),
-            bosons=find_bosons(events, targets),
-            oracle=oracle,
-        )
+    def __init__(self, events: Events, targets: Targets, *, oracle: Floats | None = None) -> None:
+        self.truth = ParticleTable.from_records(targets.particles)
+        self.visible = visible_truth(events, targets)
+        self.jets = jets.true_jets(self.visible) if jets.available() else None
+        self.axes = jet_axes(events, self.visible)
+        self.taus = find_taus(events, targets)
+        self.bosons = find_bosons(events, targets)
+        self.oracle = oracle
 
 
 class AlgorithmMetrics:
     """All metrics of one algorithm; jets if fastjet is installed."""
 
     def __init__(self) -> None:
-        self.positions = Chunks()
+        self.places = Columns()
         self.particles = ParticleMetrics()
         self.counts = CountMetrics()
         self.pairs = PhotonPairMetrics()
@@ -108,7 +93,7 @@ class AlgorithmMetrics:
         `positions` int64 [event]: places of the events in the input.
         """
         truth, visible = true.truth, true.visible
-        self.positions.append(positions)
+        self.places.add(place=positions)
         self.particles.update(truth, reco, matches, close)
         self.counts.update(truth, reco)
         self.pairs.update(truth, reco, matches)
@@ -122,22 +107,22 @@ class AlgorithmMetrics:
 
     def result(self) -> Tree:
         """Results with the keys of ``metrics.json``."""
-        bootstrap = Bootstrap(np.concatenate([np.zeros(0, dtype=np.int64), *self.positions]))
-        optional = {
-            "photon_pairs": self.pairs.result(bootstrap),
-            "jet_energy": self.jet_energy.result(bootstrap),
-            "taus": self.taus.result(bootstrap),
-            "hadronic_mass": self.bosons.result(bootstrap),
-            "jets": {} if self.jets is None else self.jets.result(bootstrap),
+        bootstrap = Bootstrap(self.places["place"])
+        parts = {
+            "event": self.events,
+            "track_momentum": self.tracks,
+            "confusion_budget": self.budget,
+            "photon_pairs": self.pairs,
+            "jet_energy": self.jet_energy,
+            "taus": self.taus,
+            "hadronic_mass": self.bosons,
+            **({} if self.jets is None else {"jets": self.jets}),
         }
         return {
             "n_events": bootstrap.weights.shape[1],
-            "count": self.counts.result(bootstrap),
-            **self.particles.result(bootstrap),
-            "event": self.events.result(bootstrap),
-            "track_momentum": self.tracks.result(bootstrap),
-            "confusion_budget": self.budget.result(bootstrap),
-            **{name: tree for name, tree in optional.items() if tree},
+            "count": self.counts.numbers(bootstrap),
+            **self.particles.numbers(bootstrap),
+            **{name: tree for name, part in parts.items() if (tree := part.numbers(bootstrap))},
         }
 
 
@@ -218,7 +203,7 @@ class Evaluation:
         # Without `oracle`, a reconstruction of that name is an ordinary one.
         oracle = recos.get(ORACLE) if self.oracle else None
         by_oracle = None if oracle is None else energy_by_kind(ParticleTable.from_records(oracle.particles))
-        true = TrueEvents.of(events, targets, oracle=by_oracle)
+        true = TrueEvents(events, targets, oracle=by_oracle)
         for algorithm, reconstruction in recos.items():
             if reconstruction.track_links is not None:
                 reconstruction.check_links("track_links", events)
@@ -264,7 +249,7 @@ class Evaluation:
             matched_otherwise={name: rule for name, rule in self.matched_by.items() if rule != default},
             sample=", ".join(samples[:2]) + (f" and {len(samples) - 2} more" if len(samples) > 2 else ""),
             detector=", ".join(self.detectors),
-            energy="" if some is None else _energy_text(some.events.events["true_energy"]),
+            energy="" if some is None else _energy_text(some.events.columns["true_energy"]),
         )
 
 
@@ -392,10 +377,13 @@ def _evaluate_files(
             f"{again[0]}: given more than once, and its events count as often", ImplausibleWarning, stacklevel=3
         )
     inputs = [entry for paths in files.values() for path in paths for entry in _inputs(path) or ()]
+    made = provenance_of(files[total.name][0]) or {}
+    scales = made.get("configuration", {}).get("tokeniser", {}).get("sample")
+    sample = None if scales is None else from_plain(SampleScales, scales, "sample")
     reading = dataclasses.replace(
         reading,
         truth_tracks=reading.truth_tracks or any(entry.get("truth_tracks") for entry in inputs),
-        expected=Expected(targets=total.settings.chosen_by, sample=_sample(files[total.name][0])),
+        expected=Expected(targets=total.settings.chosen_by, sample=sample),
     )
     # With one file each, a file that fails costs only its own events; else no part can be left out.
     one_each = all(len(paths) == len(truth) for paths in files.values())
@@ -484,7 +472,13 @@ def truth_settings(
     `recos`: reconstructions or their files, by algorithm. Without the model's training options: the defaults. Options
     `given` and not None take precedence. An `ImplausibleWarning` names a model that was trained with another rule.
     """
-    trained = {name: _trained_with(reco) for name, reco in recos.items()}
+    trained: dict[str, EvaluationSettings | None] = {}
+    for name, reco in recos.items():
+        if isinstance(reco, Reconstruction):
+            options, origin = reco.trained_with, f"trained_with of {reco.name}"
+        else:
+            options, origin = truth_options(provenance_of(reco[0])), str(reco[0])
+        trained[name] = None if options is None else from_plain(EvaluationSettings, options, origin)
     model = next(iter(trained.values())) or EvaluationSettings()
     settings = dataclasses.replace(model, **{name: value for name, value in given.items() if value is not None})
     for name, training in trained.items():
@@ -496,15 +490,6 @@ def truth_settings(
                 stacklevel=2,
             )
     return settings
-
-
-def _trained_with(reco: Reconstruction | Sequence[FilePath]) -> EvaluationSettings | None:
-    """Truth rule and its options of the model that made a reconstruction; None if it does not have them."""
-    if isinstance(reco, Reconstruction):
-        options, origin = reco.trained_with, f"trained_with of {reco.name}"
-    else:
-        options, origin = truth_options(provenance_of(reco[0])), str(reco[0])
-    return None if options is None else from_plain(EvaluationSettings, options, origin)
 
 
 def provenance_of(path: FilePath) -> dict[str, Any] | None:
@@ -525,16 +510,6 @@ def _inputs(path: FilePath) -> list[dict[str, Any]] | None:
     return inputs if None in stated or sum(stated) == count_entries(str(path)) else None
 
 
-def _input_uuids(path: FilePath) -> list[Any]:
-    return [entry.get("uuid") for entry in _inputs(path) or ()]
-
-
-def _sample(path: FilePath) -> SampleScales | None:
-    """Scales of the training sample of the model that made an output."""
-    scales = (provenance_of(path) or {}).get("configuration", {}).get("tokeniser", {}).get("sample")
-    return None if scales is None else from_plain(SampleScales, scales, "sample")
-
-
 def check_description(reco: FilePath, name: str, events: Events) -> None:
     """Warn of particles of a model that reads the geometry, made with another description of the events' detector."""
     made = provenance_of(reco) or {}
@@ -549,6 +524,10 @@ def check_description(reco: FilePath, name: str, events: Events) -> None:
             ImplausibleWarning,
             stacklevel=2,
         )
+
+
+def _input_uuids(path: FilePath) -> list[Any]:
+    return [entry.get("uuid") for entry in _inputs(path) or ()]
 
 
 def check_input(reco: str, events: str) -> None:

@@ -5,10 +5,8 @@ Modes of taus are by charged particles and photons, masses those of hadronic dec
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
-from collections import Counter
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -17,14 +15,14 @@ from pflow.event import jagged
 from pflow.event.events import Events
 from pflow.event.truth import Ancestry, Targets
 from pflow.metrics.jets import find_jets
-from pflow.metrics.match import RESPONSE_EDGES, Matches, ParticleTable, masses, response_numbers
+from pflow.metrics.match import RESPONSE_EDGES, Matches, ParticleTable, frequencies, masses, response_numbers
 from pflow.metrics.stats import (
     Axis,
     Bootstrap,
-    Columns,
     Distribution,
     Floats,
     Ints,
+    Metrics,
     Tree,
     fractions,
     in_bins,
@@ -56,65 +54,53 @@ def photon_events(truth: ParticleTable) -> npt.NDArray[np.int64]:
     return np.where(n_photons == truth.counts, n_photons, 0)
 
 
-def opening_angles(truth: ParticleTable, pair: npt.NDArray[Any]) -> Floats:
-    """Angle between the two particles of each event of `pair`, mrad."""
-    first = truth.offsets[pair]
-    return np.asarray(1e3 * angle_between(truth.momentum[first], truth.momentum[first + 1]))
-
-
-class CountMetrics:
+class CountMetrics(Metrics):
     """Fraction of events with exactly the right number of particles, also of events of one or two photons.
 
     An event whose only targets are one or two photons needs exactly one or two reconstructed particles.
     """
 
-    def __init__(self, *, axis: Axis = OPENING_ANGLE) -> None:
-        self.axis = axis
-        self.events = Columns()
-
     def update(self, truth: ParticleTable, reco: ParticleTable) -> None:
         """Count events."""
         n_photons = photon_events(truth)
-        angles = np.full(len(n_photons), np.nan)
-        pair = np.flatnonzero(n_photons == 2)
-        angles[pair] = opening_angles(truth, pair)
-        self.events.add(difference=reco.counts - truth.counts, n_photons=n_photons, bin=self.axis.index(angles))
+        angles = np.full(len(n_photons), np.nan)  # mrad
+        first = truth.offsets[:-1][n_photons == 2]
+        angles[n_photons == 2] = 1e3 * angle_between(truth.momentum[first], truth.momentum[first + 1])
+        difference = reco.counts - truth.counts
+        self.add(truth.counts, difference=difference, n_photons=n_photons, bin=OPENING_ANGLE.index(angles))
 
-    def result(self, bootstrap: Bootstrap | None = None) -> Tree:
+    def numbers(self, bootstrap: Bootstrap) -> Tree:
         """Keys under ``count``."""
-        difference, n_photons, bins = (self.events[name] for name in ("difference", "n_photons", "bin"))
-        bootstrap = bootstrap or Bootstrap(len(difference), n=0)
-        right, n_bins = difference == 0, len(self.axis)
+        difference, n_photons, bins = (self.columns[name] for name in ("difference", "n_photons", "bin"))
+        right, n_bins = difference == 0, len(OPENING_ANGLE)
         single, pair = n_photons == 1, n_photons == 2
         # By bins, since the angles are not kept: MIN_WIDE_MRAD must be one of the edges.
-        wide = pair & np.isin(bins, np.flatnonzero(self.axis.edges[:-1] >= MIN_WIDE_MRAD))
+        wide = pair & np.isin(bins, np.flatnonzero(OPENING_ANGLE.edges[:-1] >= MIN_WIDE_MRAD))
         right_pairs, pairs = (np.bincount(bins[of], minlength=n_bins + 1)[:n_bins] for of in (pair & right, pair))
-        numbers = Counter(difference.tolist())
+        values, numbers = np.unique(difference, return_counts=True)
         return {
             "exact_fraction": bootstrap.count(right),
             "one_vs_two_accuracy": bootstrap.count(right, single | pair),
             "one_vs_two_accuracy_above_30_mrad": bootstrap.count(right, single | wide),
-            "difference": {str(value): numbers[value] for value in sorted(numbers)},
+            "difference": dict(zip(map(str, values.tolist()), numbers.tolist(), strict=True)),
             "two_photons_found": {
-                "edges": self.axis.edges.tolist(),
-                "unit": self.axis.unit,
+                "edges": OPENING_ANGLE.edges.tolist(),
+                "unit": OPENING_ANGLE.unit,
                 "n_events": pairs.tolist(),
                 "efficiency": fractions(right_pairs, pairs),
             },
         }
 
 
-class PhotonPairMetrics:
+class PhotonPairMetrics(Metrics):
     """Opening angle and mass of pairs of photons, reconstructed over true, and the angle of each photon.
 
     Counts events whose only targets are two photons, if both have a match. The mass is of massless photons; photons
     have their rank by true energy, the first one is the harder.
     """
 
-    def __init__(self, *, axis: Axis = OPENING_ANGLE) -> None:
-        self.axis = axis
-        self.n_events = self.n_pairs = 0
-        self.pairs = Columns()
+    n_pairs = 0
+    """Pairs so far, found or not."""
 
     def update(self, truth: ParticleTable, reco: ParticleTable, matches: Matches) -> None:
         """Count events."""
@@ -127,33 +113,30 @@ class PhotonPairMetrics:
         true = np.stack([first[both], first[both] + 1])
         true = np.take_along_axis(true, truth.rank[true], axis=0)  # [2, pairs], the harder photon first
         measured = partner[true]
-        opening, energy = {}, {}
-        for name, table, (a, b) in (("true", truth, true), ("reco", reco, measured)):
-            opening[name] = angle_between(table.momentum[a], table.momentum[b])
-            energy[name] = np.sqrt(table.energy[a] * table.energy[b])
+        pairs = ((truth.momentum[true], truth.energy[true]), (reco.momentum[measured], reco.energy[measured]))
+        true_opening, opening = (angle_between(*momenta) for momenta, _ in pairs)
         # m = 2 sqrt(E1 E2) sin(angle / 2): the factor 2 cancels in the ratio.
-        mass = {name: energy[name] * np.sin(0.5 * opening[name]) for name in opening}
+        true_roots, roots = (np.sqrt(energies[0] * energies[1]) for _, energies in pairs)
         angles = np.degrees(angle_between(truth.momentum[true], reco.momentum[measured]))
-        self.pairs.add(
-            event=(self.n_events + truth.event[true[0]]).astype(np.int32),
-            bin=self.axis.index(1e3 * opening["true"]),
-            opening=opening["reco"] / opening["true"],
-            mass=mass["reco"] / mass["true"],
+        self.add(
+            truth.counts,
+            event=truth.event[true[0]],
+            bin=OPENING_ANGLE.index(1e3 * true_opening),
+            opening=opening / true_opening,
+            mass=(roots * np.sin(0.5 * opening)) / (true_roots * np.sin(0.5 * true_opening)),
             angle_1=angles[0],
             angle_2=angles[1],
         )
-        self.n_events += len(truth.counts)
 
-    def result(self, bootstrap: Bootstrap | None = None) -> Tree:
+    def numbers(self, bootstrap: Bootstrap) -> Tree:
         """Keys under ``photon_pairs``; none without pairs."""
         if not self.n_pairs:
             return {}
-        bootstrap = bootstrap or Bootstrap(self.n_events, n=0)
-        event, bins = self.pairs["event"], self.pairs["bin"]
+        event, bins = self.columns["event"], self.columns["bin"]
 
         def numbers(rows: npt.NDArray[Any]) -> Tree:
             values = {
-                name: Distribution(self.pairs[name][rows], event[rows], bootstrap)
+                name: Distribution(self.columns[name][rows], event[rows], bootstrap)
                 for name in ("opening", "mass", "angle_1", "angle_2")
             }
             return {
@@ -166,7 +149,7 @@ class PhotonPairMetrics:
             "n_pairs": self.n_pairs,
             "n_found": len(event),
             **numbers(np.arange(len(event))),
-            "binned": in_bins(self.axis, bins, numbers, count="n_found"),
+            "binned": in_bins(OPENING_ANGLE, bins, numbers, count="n_found"),
         }
 
 
@@ -174,21 +157,17 @@ MIN_MASS_FRACTION = 0.01
 """Smallest ratio of true visible mass and energy for a mass response; excludes single particles."""
 
 
-class EventMetrics:
+class EventMetrics(Metrics):
     """Response of the visible energy and mass: reconstructed over true, of all visible particles, target or not."""
-
-    def __init__(self) -> None:
-        self.events = Columns()
 
     def update(self, visible: ParticleTable, reco: ParticleTable) -> None:
         """Count events by their visible truth and the plain sums of their reconstructed particles."""
         (true_energy, true_mass), (energy, mass) = ((of.sums[:, 3], masses(of.sums)) for of in (visible, reco))
-        self.events.add(true_energy=true_energy, true_mass=true_mass, energy=energy, mass=mass)
+        self.add(reco.counts, true_energy=true_energy, true_mass=true_mass, energy=energy, mass=mass)
 
-    def result(self, bootstrap: Bootstrap | None = None) -> Tree:
+    def numbers(self, bootstrap: Bootstrap) -> Tree:
         """Keys under ``event``."""
-        columns = {name: self.events[name] for name in ("true_energy", "true_mass", "energy", "mass")}
-        bootstrap = bootstrap or Bootstrap(len(columns["energy"]), n=0)
+        columns = {name: self.columns[name] for name in ("true_energy", "true_mass", "energy", "mass")}
         # An event without visible particles has no response, but keeps its place in the bootstrap.
         used = columns["true_energy"] > 0
         massive = used & (columns["true_mass"] > MIN_MASS_FRACTION * columns["true_energy"])
@@ -208,22 +187,18 @@ MIN_NONE = 1e-5
 """Smallest fraction of the tracks' momentum in no particle that is not rounding."""
 
 
-class TrackMetrics:
+class TrackMetrics(Metrics):
     """Fractions of the track momentum in neutral particles, and in no particle."""
-
-    def __init__(self) -> None:
-        self.events = Columns()
 
     def update(self, momentum: Floats) -> None:
         """Count events by their `pflow.event.events.Reconstruction.track_momentum`."""
         total, neutral, none = momentum.T
         rounded = np.where(none > MIN_NONE * total, none, 0.0)  # differences of sums in float32
-        self.events.add(total=total, neutral=neutral, none=rounded)
+        self.add(total, total=total, neutral=neutral, none=rounded)
 
-    def result(self, bootstrap: Bootstrap | None = None) -> Tree:
+    def numbers(self, bootstrap: Bootstrap) -> Tree:
         """Keys under ``track_momentum``."""
-        total, neutral, none = (self.events[name].astype(np.float64) for name in ("total", "neutral", "none"))
-        bootstrap = bootstrap or Bootstrap(len(total), n=0)
+        total, neutral, none = (self.columns[name].astype(np.float64) for name in ("total", "neutral", "none"))
         linked = np.where(np.isnan(neutral), 0.0, total)  # the part in neutrals is unknown without links from tracks
         return {
             "in_neutral": bootstrap.fraction(np.nan_to_num(neutral), linked, linked**2),
@@ -244,7 +219,6 @@ BOSONS = {23: "Z", 24: "W", 25: "H"}
 PARTONS = (1, 2, 3, 4, 5, 6, 21)
 
 
-@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class Decays:
     """The K taus or bosons of a chunk of events, in their order: `event`, and `kind`, int64 [K].
 
@@ -252,31 +226,24 @@ class Decays:
     pz, E of its targets, GeV; `of_target` int64 [target]: its tau or boson, or -1.
     """
 
-    event: Ints
-    kind: Ints
-    momentum: Floats
-    of_target: Ints
-
-    @classmethod
-    def of(cls, targets: Targets, event: Ints, kind: Ints, of_target: Ints) -> Self:
-        """With the momenta of the targets."""
+    def __init__(self, targets: Targets, event: Ints, kind: Ints, of_target: Ints) -> None:
+        self.event, self.kind, self.of_target = event, kind, of_target
         has = of_target >= 0
         columns = (targets.column(name)[has].astype(np.float64) for name in ("px", "py", "pz", "energy"))
         sums = [np.bincount(of_target[has], column, len(kind)) for column in columns]
-        momentum = np.stack(sums, axis=1).astype(np.float64)
-        return cls(event=event, kind=kind, momentum=momentum, of_target=of_target)
+        self.momentum = np.stack(sums, axis=1, dtype=np.float64)
 
-    @classmethod
-    def none(cls, targets: Targets) -> Self:
-        """Of events without any."""
-        nothing = np.zeros(0, dtype=np.int64)
-        return cls.of(targets, nothing, nothing, np.full(len(targets.chosen), -1))
+
+def no_decays(targets: Targets) -> Decays:
+    """Of events without any."""
+    nothing = np.zeros(0, dtype=np.int64)
+    return Decays(targets, nothing, nothing, np.full(len(targets.chosen), -1))
 
 
 def find_taus(events: Events, targets: Targets) -> Decays:
     """The taus with targets among their descendants."""
     if TAU not in np.abs(jagged.columns(targets.truth)["pdg"]):
-        return Decays.none(targets)
+        return no_decays(targets)
     ancestry = Ancestry(events, targets.truth)
     code, parent = np.abs(ancestry.pdg), ancestry.parent
     mother = np.where(parent >= 0, code[np.maximum(parent, 0)], 0)
@@ -294,14 +261,14 @@ def find_taus(events: Events, targets: Targets) -> Decays:
     electrons, muons, hadrons, neutral = (
         np.bincount(of_product[product & (of_product >= 0) & kind], minlength=len(taus)) for kind in kinds
     )
-    return Decays.of(targets, ancestry.event[taus], modes_of(electrons, muons, hadrons, neutral, 2), of_target)
+    return Decays(targets, ancestry.event[taus], modes_of(electrons, muons, hadrons, neutral, 2), of_target)
 
 
 def find_bosons(events: Events, targets: Targets) -> Decays:
     """The bosons of the truth that decay to quarks or gluons, with targets among their descendants."""
     code = np.abs(jagged.columns(targets.truth)["pdg"])
     if not np.isin(code, list(BOSONS)).any():
-        return Decays.none(targets)
+        return no_decays(targets)
     ancestry = Ancestry(events, targets.truth)
     # Of the copies that a generator makes of a boson, only the last one has quarks or gluons as children.
     is_boson = np.zeros(ancestry.size, dtype=np.bool_)
@@ -310,7 +277,7 @@ def find_bosons(events: Events, targets: Targets) -> Decays:
     rows, number = np.unique(boson, return_inverse=True)
     # -1, no boson, sorts first: without it all numbers are lower by one.
     of_target, rows = number - int(np.any(boson < 0)), rows[rows >= 0]
-    return Decays.of(targets, ancestry.event[rows], code[rows], of_target)
+    return Decays(targets, ancestry.event[rows], code[rows], of_target)
 
 
 def modes_of(electrons: Ints, muons: Ints, hadrons: Ints, neutral: Ints, many: int) -> Ints:
@@ -327,15 +294,11 @@ def modes_of(electrons: Ints, muons: Ints, hadrons: Ints, neutral: Ints, many: i
     return modes
 
 
-class TauMetrics:
+class TauMetrics(Metrics):
     """Matrix of true and reconstructed decay modes.
 
     A matched particle counts for the tau of its target; a fake for the tau nearest in angle.
     """
-
-    def __init__(self) -> None:
-        self.n_events = 0
-        self.taus = Columns()
 
     def update(self, taus: Decays, reco: ParticleTable, matches: Matches) -> None:
         """Count events by their taus and reconstructed particles."""
@@ -354,18 +317,15 @@ class TauMetrics:
             np.bincount(tau[(tau >= 0) & (reco.classes == CLASSES.index(name))], minlength=len(taus.kind))
             for name in ("electron", "muon", "charged_hadron", "photon")
         )
-        event = (self.n_events + taus.event).astype(np.int32)
-        self.taus.add(event=event, true=taus.kind, reco=modes_of(electrons, muons, hadrons, photons, 3))
-        self.n_events += len(reco.counts)
+        modes = modes_of(electrons, muons, hadrons, photons, 3)
+        self.add(reco.counts, event=taus.event, true=taus.kind, reco=modes)
 
-    def result(self, bootstrap: Bootstrap | None = None) -> Tree:
+    def numbers(self, bootstrap: Bootstrap) -> Tree:
         """Keys under ``taus``; none without taus."""
-        bootstrap = bootstrap or Bootstrap(self.n_events, n=0)
-        event, true, reco = (self.taus[name] for name in ("event", "true", "reco"))
+        event, true, reco = (self.columns[name] for name in ("event", "true", "reco"))
         if not len(event):
             return {}
-        counts = np.zeros((len(TRUE_MODES), len(RECO_MODES)), dtype=np.int64)
-        np.add.at(counts, (true, reco), 1)
+        counts = frequencies((true, reco), (len(TRUE_MODES), len(RECO_MODES)))
         right, total = (np.bincount(event[rows], minlength=self.n_events) for rows in (true == reco, true >= 0))
         return {
             "n_taus": len(event),
@@ -374,16 +334,12 @@ class TauMetrics:
         }
 
 
-class BosonMetrics:
+class BosonMetrics(Metrics):
     """Mass of the two jets of a hadronic Z, W or H, reconstructed over true (of the boson's targets).
 
     In events with one or two such bosons, particles matched to a target of no boson, such as leptons, are removed, and
     the rest is clustered into two jets per boson (Durham). Each boson gets the pair of jets nearest in angle.
     """
-
-    def __init__(self) -> None:
-        self.n_events = 0
-        self.bosons = Columns()
 
     def update(self, bosons: Decays, reco: ParticleTable, matches: Matches) -> None:
         """Count events by their bosons, reconstructed particles and matches."""
@@ -401,23 +357,19 @@ class BosonMetrics:
             for event in np.flatnonzero(jets.counts == 2 * n).tolist():
                 of_event = slice(first[event], first[event] + n)
                 pairs = _pairs(momenta[jets.offsets[event] : jets.offsets[event + 1]], bosons.momentum[of_event])
-                self.bosons.add(
-                    event=np.full(n, self.n_events + event),
-                    pdg=bosons.kind[of_event],
-                    mass=masses(pairs),
-                    true_mass=masses(bosons.momentum[of_event]),
-                )
-        self.n_events += len(reco.counts)
+                mass, true_mass = masses(pairs), masses(bosons.momentum[of_event])
+                event_of = np.full(n, self.n_events + event)
+                self.columns.add(event=event_of, pdg=bosons.kind[of_event], mass=mass, true_mass=true_mass)
+        self.add(reco.counts)
 
-    def result(self, bootstrap: Bootstrap | None = None) -> Tree:
+    def numbers(self, bootstrap: Bootstrap) -> Tree:
         """Keys under ``hadronic_mass``, by boson; none without bosons."""
-        bootstrap = bootstrap or Bootstrap(self.n_events, n=0)
         result: Tree = {}
         for pdg, name in BOSONS.items():
-            rows = np.flatnonzero((self.bosons["pdg"] == pdg) & (self.bosons["true_mass"] > 0))
+            rows = np.flatnonzero((self.columns["pdg"] == pdg) & (self.columns["true_mass"] > 0))
             if len(rows):
-                event, mass = self.bosons["event"][rows], self.bosons["mass"][rows]
-                response = Distribution(mass / self.bosons["true_mass"][rows], event, bootstrap)
+                event, mass = self.columns["event"][rows], self.columns["mass"][rows]
+                response = Distribution(mass / self.columns["true_mass"][rows], event, bootstrap)
                 result[name] = {
                     "n_bosons": len(rows),
                     "median_gev": Distribution(mass, event, bootstrap).number(median),

@@ -37,6 +37,7 @@ from pflow.metrics.stats import (
     Columns,
     Distribution,
     Floats,
+    Metrics,
     Number,
     Tree,
     in_bins,
@@ -149,13 +150,12 @@ def true_jets(visible: ParticleTable) -> dict[str, ParticleTable]:
     return {name: of.take(of.energy >= MIN_ENERGY) for name, of in jets.items()}
 
 
-class JetMetrics:
+class JetMetrics(Metrics):
     """Response E_reco / E_true and angles of matched jets, and the matched fraction of true jets."""
 
     def __init__(self) -> None:
-        self.n_events = 0
-        self.true = {name: Columns() for name in ALGORITHMS}
-        self.pairs = {name: Columns() for name in ALGORITHMS}
+        super().__init__()
+        self.jets = {name: Columns() for name in ALGORITHMS}
 
     def update(self, truth: Mapping[str, ParticleTable], reco: ParticleTable) -> None:
         """Count events by their `true_jets` and reconstructed particles."""
@@ -163,28 +163,28 @@ class JetMetrics:
             jets = find_jets(reco, **ALGORITHMS[name][1])
             matches = match(true, jets, MATCHING)
             i, j = matches.truth, matches.reco
-            event = (self.n_events + true.event).astype(np.int32)
             phi = (np.arctan2(table.momentum[k, 1], table.momentum[k, 0]) for table, k in ((jets, j), (true, i)))
-            self.true[name].add(event=event, found=np.isin(np.arange(len(true)), i))
-            # Azimuths are taken modulo 2 pi: jets on the two sides of phi = pi are close.
-            self.pairs[name].add(
-                event=event[i],
-                response=jets.energy[j] / true.energy[i],
-                angle=np.degrees(matches.cost),
-                theta=1e3 * (jets.theta[j] - true.theta[i]),
-                phi=1e3 * ((np.subtract(*phi) + np.pi) % (2 * np.pi) - np.pi),
+            of_true = np.full((4, len(true)), np.nan)  # NaN without a match
+            of_true[:, i] = (
+                jets.energy[j] / true.energy[i],
+                np.degrees(matches.cost),
+                1e3 * (jets.theta[j] - true.theta[i]),
+                # Azimuths are taken modulo 2 pi: jets on the two sides of phi = pi are close.
+                1e3 * ((np.subtract(*phi) + np.pi) % (2 * np.pi) - np.pi),
             )
-        self.n_events += len(reco.counts)
+            columns = dict(zip(("response", "angle", "theta", "phi"), of_true, strict=True))
+            self.jets[name].add(event=self.n_events + true.event, **columns)
+        self.add(reco.counts)
 
-    def result(self, bootstrap: Bootstrap | None = None) -> Tree:
+    def numbers(self, bootstrap: Bootstrap) -> Tree:
         """Keys under ``jets``."""
-        bootstrap = bootstrap or Bootstrap(self.n_events, n=0)
         result: Tree = {}
         for name, (definition, _) in ALGORITHMS.items():
-            event, matched = (self.true[name][column] for column in ("event", "found"))
-            total, passed = (np.bincount(event, weights, self.n_events) for weights in (None, matched))
+            event = self.jets[name]["event"]
+            found = np.flatnonzero(np.isfinite(self.jets[name]["response"]))
+            total, passed = (np.bincount(of, minlength=self.n_events) for of in (event, event[found]))
             values = {
-                column: Distribution(self.pairs[name][column], self.pairs[name]["event"], bootstrap)
+                column: Distribution(self.jets[name][column][found], event[found], bootstrap)
                 for column in ("response", "angle", "theta", "phi")
             }
             result[name] = {
@@ -283,7 +283,7 @@ def thrust(momenta: Floats) -> tuple[float, Floats]:
     return float(sums[best] / length.sum()), axes[best] / sums[best]
 
 
-class JetEnergyMetrics:
+class JetEnergyMetrics(Metrics):
     """Jet energy resolution and scale by the summed energy of events of two jets at rest, by their energy and axis.
 
     Resolution: sqrt(2) RMS90 / Mean90 of the plain sum of the particles' energies; scale: Mean90 / sqrt(s); in bins of
@@ -291,24 +291,20 @@ class JetEnergyMetrics:
     611 (2009) 25). sqrt(s) is the energy of all visible true particles; events with neutrinos are not at rest.
     """
 
-    def __init__(self) -> None:
-        self.events = Columns()
-
     def update(self, axes: dict[str, Floats], reco: ParticleTable) -> None:
         """Count events by their `jet_axes` and reconstructed particles."""
-        self.events.add(**axes, energy=reco.sums[:, 3])
+        self.add(reco.counts, **axes, energy=reco.sums[:, 3])
 
-    def result(self, bootstrap: Bootstrap | None = None) -> Tree:
+    def numbers(self, bootstrap: Bootstrap) -> Tree:
         """Keys under ``jet_energy``: by sqrt(s) in GeV; none without events of two jets."""
         sqrt_s, cosine, thrusts, energy = (
-            self.events[name].astype(np.float64) for name in ("sqrt_s", "abs_cos_theta", "thrust", "energy")
+            self.columns[name].astype(np.float64) for name in ("sqrt_s", "abs_cos_theta", "thrust", "energy")
         )
-        bootstrap = bootstrap or Bootstrap(len(energy), n=0)
         order = np.argsort(sqrt_s)
         order = order[np.isfinite(sqrt_s[order])]
         groups = np.split(order, np.flatnonzero(np.diff(sqrt_s[order]) > SAME_ENERGY * sqrt_s[order][:-1]) + 1)
 
-        def numbers(rows: npt.NDArray[Any]) -> dict[str, Number]:
+        def of_events(rows: npt.NDArray[Any]) -> dict[str, Number]:
             relative = Distribution(energy[rows] / sqrt_s[rows], rows, bootstrap)
             return relative.numbers(resolution=jet_energy_resolution, scale=mean90)
 
@@ -326,27 +322,26 @@ class JetEnergyMetrics:
             result[f"{nominal:.0f}"] = {
                 "sqrt_s_gev": nominal,
                 "n_events": len(rows),
-                **{f"{key}{part}": number for part, of in parts.items() for key, number in numbers(of).items()},
-                "binned": in_bins(ABS_COS_THETA, bins, numbers, count="n_events"),
+                **{f"{key}{part}": number for part, of in parts.items() for key, number in of_events(of).items()},
+                "binned": in_bins(ABS_COS_THETA, bins, of_events, count="n_events"),
             }
         return result
 
 
-KINDS = {"photons": ("photon",), "neutral_hadrons": ("neutral_hadron",), "charged": ()}
-"""Classes whose particles are replaced together, in this order; `charged` has the other classes."""
+KINDS = {"photons": "photon", "neutral_hadrons": "neutral_hadron", "charged": None}
+"""What is replaced together, in this order, and its class; `charged` has the other classes."""
 
 
 def energy_by_kind(table: ParticleTable, classes: npt.NDArray[Any] | None = None) -> Floats:
     """Sum of energies of each event by `KINDS`, GeV, float64 [event, kinds]; `classes` replace the particles'."""
-    kind_of = np.full(len(CLASSES), len(KINDS) - 1)
-    for k, names in enumerate(KINDS.values()):
-        kind_of[[CLASSES.index(name) for name in names]] = k
+    order = list(KINDS.values())
+    kind_of = np.array([order.index(name if name in order else None) for name in CLASSES])
     kinds, n = kind_of[table.classes if classes is None else classes], len(table.counts)
     sums = np.bincount(table.event * len(KINDS) + kinds, table.energy, n * len(KINDS))
     return sums.astype(np.float64).reshape(n, len(KINDS))
 
 
-class ConfusionBudget:
+class ConfusionBudget(Metrics):
     """Resolution of the visible energy when kinds of particles are replaced by truth, kind by kind.
 
     As ILDConfig's PerfectPhoton, PerfectPhotonNeutronK0L and PerfectPFA (M. Thomson, NIM A 611 (2009) 25), which change
@@ -357,55 +352,48 @@ class ConfusionBudget:
     gain is both. A gain is the root of the difference of squares, negative if the resolution gets worse.
     """
 
-    def __init__(self) -> None:
-        self.events = Columns()
-        self.has_oracle = False
-
     def update(
         self, visible: ParticleTable, truth: ParticleTable, reco: ParticleTable, matches: Matches, oracle: Floats | None
     ) -> None:
         """Count events; `oracle`: its `energy_by_kind`."""
-        self.has_oracle = oracle is not None
         classes = reco.classes.copy()
         # By true classes, or a photon taken for a hadron would count twice once the photons are replaced.
         classes[matches.reco] = truth.classes[matches.truth]
-        true, measured = energy_by_kind(truth), energy_by_kind(reco)
+        measured = energy_by_kind(reco)
         # The oracle's particles have their true classes, whichever matches which.
         is_oracle = oracle is not None and np.array_equal(measured, oracle)
-        self.events.add(
+        self.add(
+            reco.counts,
             visible=energy_by_kind(visible).sum(axis=1),
             reco=measured if is_oracle else energy_by_kind(reco, classes),
-            oracle=true if oracle is None else oracle,
-            true=true,
+            **({} if oracle is None else {"oracle": oracle}),
+            true=energy_by_kind(truth),
         )
 
-    def result(self, bootstrap: Bootstrap | None = None) -> Tree:
+    def numbers(self, bootstrap: Bootstrap) -> Tree:
         """Keys under ``confusion_budget``."""
-        visible = self.events["visible"].astype(np.float64)
-        bootstrap = bootstrap or Bootstrap(len(visible), n=0)
+        visible, has_oracle = self.columns["visible"].astype(np.float64), "oracle" in self.columns.chunks
         rows = np.flatnonzero(visible > 0)
-        sources = [self.events[name].reshape(-1, len(KINDS)) for name in ("reco", "oracle", "true")]
-        # Without the oracle its column is a copy of the truth, and the second steps would gain nothing.
-        sources = sources if self.has_oracle else sources[::2]
-        steps = ["measured", *KINDS, *(f"measurement_{kind}" for kind in KINDS if self.has_oracle)]
+        names = ("reco", "oracle", "true") if has_oracle else ("reco", "true")
+        sources = [self.columns[name].reshape(-1, len(KINDS)) for name in names]
+        steps = ["measured", *KINDS, *(f"measurement_{kind}" for kind in KINDS if has_oracle)]
 
         def resolution(energy: Floats) -> Number:
             return Distribution(energy[rows] / visible[rows], rows, bootstrap).number(rms90_over_mean90)
 
         energies = [sources[0]]
-        for source in sources[1:]:
-            for k in range(len(KINDS)):
-                energies.append(np.concatenate([source[:, : k + 1], energies[-1][:, k + 1 :]], axis=1))
+        for source, k in itertools.product(sources[1:], range(len(KINDS))):
+            energies.append(np.concatenate([source[:, : k + 1], energies[-1][:, k + 1 :]], axis=1))
         resolutions = [resolution(energy.sum(axis=1)) for energy in energies]
         gains = {
             step: in_quadrature(a, b) for step, a, b in zip(steps[1:], resolutions[:-1], resolutions[1:], strict=True)
         }
         result: Tree = {
-            "replaced_by": "the oracle's, then true particles" if self.has_oracle else "true particles",
+            "replaced_by": "the oracle's, then true particles" if has_oracle else "true particles",
             "resolution": dict(zip(steps, resolutions, strict=True)),
             "gain": {**gains, "rest": resolutions[-1]},
         }
-        if self.has_oracle:
+        if has_oracle:
             measured, perfect = (result["resolution"][step] for step in ("measured", "charged"))
             result |= {"confusion": in_quadrature(measured, perfect), "measurement": perfect}
         return result

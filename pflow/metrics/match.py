@@ -27,6 +27,7 @@ from pflow.metrics.stats import (
     Distribution,
     Floats,
     Ints,
+    Metrics,
     Number,
     Series,
     Tree,
@@ -37,6 +38,7 @@ from pflow.metrics.stats import (
     ratio,
     resolution_68,
     resolution_by_rank,
+    series_in_bins,
 )
 from pflow.physics.arrays import Index
 from pflow.physics.kinematics import angle_between
@@ -123,7 +125,8 @@ class ParticleTable:
     def sums(self) -> Floats:
         """float64 [event, 4]: px, py, pz and energy of each event's particles, GeV."""
         columns = (*self.momentum.T, self.energy)
-        return np.stack([np.bincount(self.event, c, len(self.counts)) for c in columns], axis=1).astype(np.float64)
+        sums = [np.bincount(self.event, column, len(self.counts)) for column in columns]
+        return np.stack(sums, axis=1, dtype=np.float64)
 
     @cached_property
     def rank(self) -> Ints:
@@ -397,7 +400,7 @@ RESPONSE_EDGES = np.linspace(0.5, 1.5, 101)
 ANGLE_EDGES_DEG = np.logspace(-4, 2, 91)
 
 
-class ParticleMetrics:
+class ParticleMetrics(Metrics):
     """Metrics of matched particles, also in bins of energy [GeV], polar angle [deg] and distance [mrad].
 
     `distance` is the angle to the next charged particle of the same list. Efficiency, response and angle are by the
@@ -406,8 +409,8 @@ class ParticleMetrics:
     """
 
     def __init__(self, *, axes: tuple[Axis, ...] = AXES) -> None:
+        super().__init__()
         self.axes = axes
-        self.n_events = 0
         self.truth, self.reco, self.pairs = Columns(), Columns(), Columns()
 
     def update(self, truth: ParticleTable, reco: ParticleTable, matches: Matches, close: Matches) -> None:
@@ -425,7 +428,7 @@ class ParticleMetrics:
             same_charge=np.rint(truth.charge[i]) == np.rint(reco.charge[j]),
             same_pdg=np.abs(truth.pdg[i]) == np.abs(reco.pdg[j]),
         )
-        self.n_events += len(truth.counts)
+        self.add(truth.counts)
 
     def _columns(self, table: ParticleTable) -> dict[str, npt.NDArray[Any]]:
         """Event, class, energy, and the bin on each axis (named as a property of the table) of its particles."""
@@ -439,18 +442,17 @@ class ParticleMetrics:
             columns[f"{axis.name}_bin"] = axis.index(values).astype(np.int8)
         return {**columns, "energy": table.energy}
 
-    def result(self, bootstrap: Bootstrap | None = None) -> Tree:
-        """Keys of an algorithm's tree: energy, angle, charge, pdg, class, confusion, binned; without: no intervals."""
-        bootstrap = bootstrap or Bootstrap(self.n_events, n=0)
+    def numbers(self, bootstrap: Bootstrap) -> Tree:
+        """Keys of an algorithm's tree: energy, angle, charge, pdg, class, confusion, binned."""
         event, response, angle = (self.pairs[name] for name in ("event", "response", "angle"))
         responses, angles = (Distribution(values, event, bootstrap) for values in (response, angle))
         n, true, measured = len(CLASSES), self.truth["class"], self.reco["class"]
-        confusion = _count((self.pairs["class"], self.pairs["reco_class"]), (n + 1, n + 1))
+        confusion = frequencies((self.pairs["class"], self.pairs["reco_class"]), (n + 1, n + 1))
         confusion[:-1, -1] = np.bincount(true, minlength=n) - confusion[:-1].sum(axis=1)
         confusion[-1, :-1] = np.bincount(measured, minlength=n) - confusion[:, :-1].sum(axis=0)
 
         def of_pairs(right: npt.NDArray[Any]) -> Number:
-            return bootstrap.fraction(self._sums(self.pairs, right)[:, 0, 0], self._sums(self.pairs)[:, 0, 0])
+            return bootstrap.fraction(*(np.bincount(event, w, self.n_events) for w in (right, np.ones(len(event)))))
 
         def of_energy(particles: Columns, passed: str) -> Number:
             weights = particles["energy"]
@@ -501,41 +503,42 @@ class ParticleMetrics:
         numbers = {name: bootstrap.fractions(passed[:, :, 0], total) for name, (passed, total) in fractions.items()}
         classes: Tree = {}
         for k, (name, rows) in enumerate(self._groups()):
+            event, *columns = (self.pairs[column][rows] for column in ("event", "response", "angle"))
+            response, angle = (Distribution(values, event, bootstrap) for values in columns)
             classes[name] = {
                 "n_truth": int(true[:, k].sum()),
                 "n_reco": int(measured[:, k].sum()),
                 **{key: values[k] for key, values in numbers.items()},
+                **response_numbers(response),
+                **angle.numbers(median_deg=median, q68_deg=quantile_68),
             }
-            response, angle = (
-                Distribution(self.pairs[column][rows], self.pairs["event"][rows], bootstrap)
-                for column in ("response", "angle")
-            )
-            classes[name] |= response_numbers(response) | angle.numbers(median_deg=median, q68_deg=quantile_68)
         return classes
 
     def _binned(self, bootstrap: Bootstrap, axis: Axis) -> Tree:
         true, measured = (self._sums(of, axis=axis) for of in (self.truth, self.reco))
         passed = self._sums(self.truth, self.truth["close"], axis), self._sums(self.reco, self.reco["fake"], axis)
-        binned: Tree = {"edges": axis.edges.tolist(), "unit": axis.unit}
+        bins, binned = self.pairs[f"{axis.name}_bin"], {"edges": axis.edges.tolist(), "unit": axis.unit}
+
+        def of_bin(rows: Ints) -> dict[str, Number]:
+            response, angle = (np.sort(self.pairs[name][rows]) for name in ("response", "angle"))
+            middle, width = quantile_by_rank(response, 0.5), resolution_by_rank(response)
+            return {
+                "response_median": middle,
+                "resolution_68": width,
+                # Numbers by rank have no resamples for a ratio: the interval is of the width alone.
+                "resolution_68_over_median": width * (1 / middle.value) if middle.value else Number.undefined(),
+                "median_deg": quantile_by_rank(angle, 0.5),
+                "q68_deg": quantile_by_rank(angle, 0.68),
+            }
+
         for k, (name, rows) in enumerate(self._groups()):
             binned[name] = {
                 "n_truth": true[:, k].sum(axis=0).astype(int).tolist(),
                 "n_reco": measured[:, k].sum(axis=0).astype(int).tolist(),
                 "efficiency": Series.of(bootstrap.fractions(passed[0][:, k], true[:, k])),
                 "fake_rate": Series.of(bootstrap.fractions(passed[1][:, k], measured[:, k])),
+                **series_in_bins(axis, np.where(rows, bins, len(axis)), of_bin),
             }
-            in_bins = [np.flatnonzero(rows & (self.pairs[f"{axis.name}_bin"] == i)) for i in range(len(axis))]
-            response, angle = ([np.sort(self.pairs[of][i]) for i in in_bins] for of in ("response", "angle"))
-            medians, widths = [quantile_by_rank(x, 0.5) for x in response], [resolution_by_rank(x) for x in response]
-            # Numbers by rank have no resamples for a ratio: the interval is of the width alone.
-            numbers = {
-                "response_median": medians,
-                "resolution_68": widths,
-                "resolution_68_over_median": [w * (1 / m.value) for w, m in zip(widths, medians, strict=True)],
-                "median_deg": [quantile_by_rank(x, 0.5) for x in angle],
-                "q68_deg": [quantile_by_rank(x, 0.68) for x in angle],
-            }
-            binned[name] |= {key: Series.of(of_bins) for key, of_bins in numbers.items()}
         return binned
 
     def _groups(self) -> list[tuple[str, npt.NDArray[np.bool_]]]:
@@ -550,7 +553,7 @@ class ParticleMetrics:
         event, classes = particles["event"][rows], particles["class"][rows]
         bins = 0 * event if axis is None else particles[f"{axis.name}_bin"][rows]
         # Particles outside of the axis are in one more bin, which is cut off.
-        counts = _count((event, classes, bins), (self.n_events, len(CLASSES), n_bins + 1))[:, :, :n_bins]
+        counts = frequencies((event, classes, bins), (self.n_events, len(CLASSES), n_bins + 1))[:, :, :n_bins]
         return np.concatenate([counts.sum(axis=1, keepdims=True), counts], axis=1).astype(np.float64)
 
 
@@ -560,6 +563,6 @@ def response_numbers(response: Distribution) -> dict[str, Number]:
     return {**numbers, "resolution_68_over_median": ratio(numbers["resolution_68"], numbers["response_median"])}
 
 
-def _count(index: tuple[npt.NDArray[Any], ...], shape: tuple[int, ...]) -> Index:
+def frequencies(index: tuple[npt.NDArray[Any], ...], shape: tuple[int, ...]) -> Index:
     """Frequency of each combination of indices, int64 of the given shape."""
     return np.bincount(np.ravel_multi_index(index, shape), minlength=math.prod(shape)).reshape(shape)

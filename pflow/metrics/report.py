@@ -11,7 +11,6 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
@@ -309,7 +308,7 @@ def document(result: EvaluationResult, *, inputs: Mapping[str, Any] | None = Non
     trees = {name: _plain(tree) for name, tree in result.algorithms.items()}
     top = trees.pop(result.name, {})
     known = {name: trees.pop(name) for name in (ORACLE, REFERENCE) if name in trees}
-    return {
+    content = {
         "schema": SCHEMA,
         "versions": versions(*VERSIONS),
         "inputs": dict(inputs or {}),
@@ -342,6 +341,8 @@ def document(result: EvaluationResult, *, inputs: Mapping[str, Any] | None = Non
         **({"compare": trees} if trees else {}),
         "differences": {"to": result.baseline, **_plain(differences(result))},
     }
+    plain: dict[str, Any] = without_nan(content)
+    return plain
 
 
 def differences(result: EvaluationResult) -> dict[str, dict[str, Number]]:
@@ -497,16 +498,17 @@ def _plain(tree: Mapping[str, Any]) -> dict[str, Any]:
         if isinstance(content, Mapping):
             plain[name] = _plain(content)
         elif isinstance(content, Number | Series):
-            plain[name] = _finite(content.value)
-            plain[f"{name}_interval"] = _finite(np.stack([content.low, content.high], axis=-1))
+            plain[name] = np.asarray(content.value).tolist()
+            plain[f"{name}_interval"] = np.stack([content.low, content.high], axis=-1).tolist()
         else:
             plain[name] = content
     return plain
 
 
-def _finite(values: npt.ArrayLike) -> Any:
-    """Numbers as plain data, with None for NaN."""
-    # An array of floats cannot hold None.
-    plain = np.array(values, dtype=np.object_)
-    plain[~np.isfinite(values)] = None
-    return plain.tolist()
+def without_nan(content: Any) -> Any:
+    """Plain data with None for numbers that are not finite, which JSON does not have."""
+    if isinstance(content, Mapping):
+        return {key: without_nan(value) for key, value in content.items()}
+    if isinstance(content, list):
+        return [without_nan(value) for value in content]
+    return None if isinstance(content, float) and not math.isfinite(content) else content

@@ -32,6 +32,7 @@ from pflow.metrics.report import (
     pattern_of,
     terminal_table,
     unit_of,
+    without_nan,
 )
 from pflow.metrics.stats import Floats, Ints, Number, difference, leaves, ratio
 from pflow.physics.detector import Detector
@@ -52,12 +53,11 @@ SAME = 1e-5
 
 
 class Parameter(NamedTuple):
-    """A quantity that a scan may vary by moving events; `fields` of `Move` that it sets."""
+    """A quantity that a scan may vary by moving events: `fields` of `Move` that it sets, `label` of its axis."""
 
     fields: tuple[str, ...]
     kind: type
     label: str
-    unit: str = ""
 
 
 PARAMETERS = {
@@ -66,9 +66,9 @@ PARAMETERS = {
     "hcal_cells": Parameter(("hcal_cells",), int, "HCAL cell size / the sample's"),
     "layers": Parameter(("layers",), int, "Every n-th layer is read, n ="),
     "hcal_layers": Parameter(("hcal_layers",), int, "Layers of the HCAL"),
-    "ecal_threshold": Parameter(("ecal_threshold",), float, "Threshold of an ECAL cell", "GeV"),
-    "hcal_threshold": Parameter(("hcal_threshold",), float, "Threshold of an HCAL cell", "GeV"),
-    "time": Parameter(("time",), float, "Resolution of times", "ns"),
+    "ecal_threshold": Parameter(("ecal_threshold",), float, "Threshold of an ECAL cell [GeV]"),
+    "hcal_threshold": Parameter(("hcal_threshold",), float, "Threshold of an HCAL cell [GeV]"),
+    "time": Parameter(("time",), float, "Resolution of times [ns]"),
 }
 """Parameters of ``--vary``."""
 
@@ -134,6 +134,11 @@ class ScanPoint:
     def file_name(self) -> str:
         """Of its numbers in the folder ``points``."""
         return f"{re.sub(r'[^A-Za-z0-9.+-]+', '_', self.name)}.json"
+
+    @property
+    def texts(self) -> dict[str, str]:
+        """The values as ``--vary`` takes them."""
+        return {name: value_text(value) for name, value in self.values.items()}
 
 
 def scan_points(
@@ -292,12 +297,17 @@ class PointResult:
 
     def to_plain(self) -> dict[str, Any]:
         """All numbers, with their resamples, as plain data; `of_plain` makes an equal result."""
+
+        def values(n: Number) -> list[float]:
+            # Resamples to six digits: the intervals of ratios have an error of 6% (`N_RESAMPLES`).
+            resamples = () if n.replicas is None else n.replicas
+            return [n.value, n.low, n.high, *(float(f"{value:.6g}") for value in resamples)]
+
         algorithms = {
-            name: {key: [n.value, n.low, n.high, *_resamples(n)] for key, n in numbers.items()}
-            for name, numbers in self.algorithms.items()
+            name: {key: values(number) for key, number in numbers.items()} for name, numbers in self.algorithms.items()
         }
         names = "titles", "n_events", "n_shared", "hits", "tokens", "seconds", "pairs"
-        plain: dict[str, Any] = _without_nan({name: getattr(self, name) for name in names} | {"algorithms": algorithms})
+        plain: dict[str, Any] = without_nan({name: getattr(self, name) for name in names} | {"algorithms": algorithms})
         return plain
 
     @classmethod
@@ -313,19 +323,6 @@ class PointResult:
             for name, numbers in content["algorithms"].items()
         }
         return cls(point=point, **{**content, "algorithms": algorithms, "limits": tuple(limits)})
-
-
-def _resamples(number: Number) -> list[float]:
-    """Resamples to six digits: the intervals of ratios have an error of 6% (`N_RESAMPLES`)."""
-    return [] if number.replicas is None else [float(f"{value:.6g}") for value in number.replicas]
-
-
-def _without_nan(content: Any) -> Any:
-    if isinstance(content, Mapping):
-        return {key: _without_nan(value) for key, value in content.items()}
-    if isinstance(content, list):
-        return [_without_nan(value) for value in content]
-    return None if isinstance(content, float) and not math.isfinite(content) else content
 
 
 def primary_sums(events: Events) -> Floats:
@@ -388,11 +385,10 @@ class ScanResult:
 
     def __getitem__(self, name: str) -> PointResult:
         """A point by its name."""
-        for result in self.points:
-            if result.point.name == name:
-                return result
-        names = [result.point.name for result in self.points]
-        raise KeyError(f"no point '{name}' (nearest matches: {', '.join(nearest(name, names))})")
+        named = {result.point.name: result for result in self.points}
+        if name not in named:
+            raise KeyError(f"no point '{name}' (nearest matches: {', '.join(nearest(name, named))})")
+        return named[name]
 
     @property
     def nominal(self) -> PointResult:
@@ -434,19 +430,20 @@ class ScanResult:
         kinds = dict.fromkeys(limit.kind for limit in result.limits)
         # Cells merged before the encoder hide what they do to finding particles, and not to energies.
         marks = [kind for kind in kinds if kind != "merged" or by_finding(key)]
-        null = self._of_kind("null test") if result.point.kind == "point" else None
-        if null is not None and self.deviation(result, key) < self.deviation(null, key):
+        null = self.null_test
+        if null and result.point.kind == "point" and self.deviation(result, key) < self.deviation(null, key):
             marks.append("null test")
         return marks
 
-    def _of_kind(self, kind: Kind) -> PointResult | None:
-        return next((result for result in self.points if result.point.kind == kind), None)
+    @property
+    def null_test(self) -> PointResult | None:
+        """The sample with all lengths and times scaled; None if it was left out."""
+        return next((result for result in self.points if result.point.kind == "null test"), None)
 
     @property
     def failed(self) -> dict[str, Number]:
         """Headline numbers whose null test is off by more than `MAX_PULL` errors, with its ratio."""
-        null = self._of_kind("null test")
-        if null is None or null.n_events < MIN_EVENTS:
+        if (null := self.null_test) is None or null.n_events < MIN_EVENTS:
             return {}
         # A change without an interval never fails: comparisons with NaN are False.
         changes = {key: self.change(null, key) for key in self.headlines}
@@ -459,14 +456,14 @@ class ScanResult:
     @property
     def verdict(self) -> str:
         """Whether the null test gives 1 within errors, in a sentence."""
-        if (null := self._of_kind("null test")) is None:
+        if (null := self.null_test) is None:
             return "Null test: left out."
         result = "not passed, changes of this size come from the model" if self.failed else "passed"
         if null.n_events < MIN_EVENTS:
             result = f"without a result, since it needs {MIN_EVENTS} events"
-        ratios = ((key, self.change(null, key)) for key in self.headlines)
         texts = (
-            f"{head_of(key)} {change_text(key, number)}{' (!)' if key in self.failed else ''}" for key, number in ratios
+            f"{head_of(key)} {change_text(key, self.change(null, key))}{' (!)' if key in self.failed else ''}"
+            for key in self.headlines
         )
         what = f"with lengths and times multiplied by {NULL_SCALE:g}, densities and field divided by it"
         must = f"ratios must be 1 and differences 0 within {MAX_PULL:g} errors"
@@ -549,31 +546,28 @@ class ScanResult:
 
     def rows(self) -> Iterator[dict[str, Any]]:
         """One row for each point, algorithm and key: ``scan.csv``. `change`: to nominal; `to_model`: to its nominal."""
-        for result in self.points:
-            for name, title in self.algorithms.items():
-                for key, number in result.algorithms.get(name, {}).items():
-                    changes = {"change": self.change(result, key, name)}
-                    if result is self.nominal and name != MODEL:
-                        changes["to_model"] = self.change(result, key, name, to=MODEL)
-                    shared = result.n_shared / max(1, result.n_events)
-                    yield {
-                        "point": result.point.name,
-                        "kind": result.point.kind,
-                        "sample": result.point.sample,
-                        **{name: value_text(value) for name, value in result.point.values.items()},
-                        "algorithm": title,
-                        "quantity": key,
-                        "unit": unit_of(key),
-                        "events": result.n_events,
-                        "paired": f"{shared:.4g}",
-                        "hits": f"{result.hits:.6g}",
-                        "tokens": f"{result.tokens:.6g}",
-                        **_columns("value", number),
-                        **_columns("change", changes["change"]),
-                        "change_is": "difference" if key.startswith(DIFFERENCES) else "ratio",
-                        **_columns("to_model", changes.get("to_model", Number.undefined())),
-                        "limits": "; ".join(self.marks(result, key)) if name == MODEL else "",
-                    }
+        for result, (name, title) in itertools.product(self.points, self.algorithms.items()):
+            for key, number in result.algorithms.get(name, {}).items():
+                compared = result is self.nominal and name != MODEL
+                to_model = self.change(result, key, name, to=MODEL) if compared else Number.undefined()
+                yield {
+                    "point": result.point.name,
+                    "kind": result.point.kind,
+                    "sample": result.point.sample,
+                    **result.point.texts,
+                    "algorithm": title,
+                    "quantity": key,
+                    "unit": unit_of(key),
+                    "events": result.n_events,
+                    "paired": f"{result.n_shared / max(1, result.n_events):.4g}",
+                    "hits": f"{result.hits:.6g}",
+                    "tokens": f"{result.tokens:.6g}",
+                    **_columns("value", number),
+                    **_columns("change", self.change(result, key, name)),
+                    "change_is": "difference" if key.startswith(DIFFERENCES) else "ratio",
+                    **_columns("to_model", to_model),
+                    "limits": "; ".join(self.marks(result, key)) if name == MODEL else "",
+                }
 
     def csv(self) -> str:
         """All numbers as a table of comma-separated values; intervals are of 68.3%."""
@@ -590,14 +584,14 @@ class ScanResult:
                 "name": result.point.name,
                 "kind": result.point.kind,
                 "sample": result.point.sample,
-                "values": {name: value_text(value) for name, value in result.point.values.items()},
+                "values": result.point.texts,
                 **{name: getattr(result, name) for name in ("n_events", "n_shared", "hits", "tokens", "seconds")},
                 "limits": [limit._asdict() for limit in result.limits],
                 "two_photons_found": result.pairs,
             }
             for result in self.points
         ]
-        plain: dict[str, Any] = _without_nan(
+        plain: dict[str, Any] = without_nan(
             {
                 "schema": "pflow-scan-1",
                 "points": points,

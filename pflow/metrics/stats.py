@@ -15,7 +15,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, TypeAlias
+from typing import Any, Self, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -137,13 +137,18 @@ class Axis:
         return np.where((bins < 0) | (bins >= len(self)), len(self), bins)
 
 
-def in_bins(axis: Axis, bins: Ints, numbers: Callable[[Ints], dict[str, Number]], *, count: str) -> Tree:
-    """`numbers` of the rows in each bin as series, with edges, unit and, under the name `count`, numbers of rows."""
-    rows = [np.flatnonzero(bins == k) for k in range(len(axis))]
-    parts = [numbers(of) for of in rows]
+def series_in_bins(axis: Axis, bins: Ints, numbers: Callable[[Ints], dict[str, Number]]) -> dict[str, Series]:
+    """`numbers` of the rows in each bin as series; `bins` int [rows] as of `Axis.index`."""
+    parts = [numbers(np.flatnonzero(bins == k)) for k in range(len(axis))]
     # An empty bin has the same keys, with undefined numbers: the first part knows them all.
-    series = {key: Series.of(part[key] for part in parts) for key in parts[0]}
-    return {"edges": axis.edges.tolist(), "unit": axis.unit or "1", count: [len(of) for of in rows], **series}
+    return {key: Series.of(part[key] for part in parts) for key in parts[0]}
+
+
+def in_bins(axis: Axis, bins: Ints, numbers: Callable[[Ints], dict[str, Number]], *, count: str) -> Tree:
+    """The same with edges, unit and, under the name `count`, numbers of rows."""
+    counts = np.bincount(bins, minlength=len(axis))[: len(axis)].tolist()
+    series = series_in_bins(axis, bins, numbers)
+    return {"edges": axis.edges.tolist(), "unit": axis.unit or "1", count: counts, **series}
 
 
 def fractions(passed: npt.ArrayLike, total: npt.ArrayLike) -> Series:
@@ -231,29 +236,54 @@ class Bootstrap:
         return dataclasses.replace(exact, replicas=self.fraction(passed * total, total).replicas)
 
 
-class Chunks(list[npt.NDArray[Any]]):
-    """Immutable arrays: the deepcopy before each file, in case it fails, shares them."""
-
-    def __deepcopy__(self, _: object) -> Chunks:
-        return Chunks(self)
-
-
 class Columns:
     """Columns of entries that grow chunk by chunk; all chunks have the same names."""
 
     def __init__(self) -> None:
-        self.chunks: dict[str, Chunks] = {}
+        self.chunks: dict[str, list[npt.NDArray[Any]]] = {}
+
+    def __deepcopy__(self, _: object) -> Self:
+        # Made before each file, in case it fails: the arrays do not change, and are shared.
+        copy = type(self)()
+        copy.chunks = {name: list(chunks) for name, chunks in self.chunks.items()}
+        return copy
 
     def add(self, **columns: npt.NDArray[Any]) -> None:
         """Append entries."""
         for name, values in columns.items():
-            self.chunks.setdefault(name, Chunks()).append(values)
+            self.chunks.setdefault(name, []).append(values)
 
     def __getitem__(self, name: str) -> npt.NDArray[Any]:
         """A column of all entries; empty before the first chunk."""
         parts = self.chunks.get(name)
         # Empty columns are integers, so that they can still be indices.
         return np.concatenate(parts) if parts else np.empty(0, dtype=np.int64)
+
+
+class Metrics:
+    """Metrics of events that come chunk by chunk: `n_events` so far, and `columns` of events or of their parts.
+
+    A subclass has `update` and `numbers`.
+    """
+
+    def __init__(self) -> None:
+        self.n_events = 0
+        self.columns = Columns()
+
+    def add(self, counts: npt.NDArray[Any], **columns: npt.NDArray[Any]) -> None:
+        """Append the columns of events, one for each of `counts`; ``event`` numbers the events of this chunk."""
+        if "event" in columns:
+            columns["event"] = (self.n_events + columns["event"]).astype(np.int32)
+        self.columns.add(**columns)
+        self.n_events += len(counts)
+
+    def numbers(self, bootstrap: Bootstrap) -> Tree:
+        """Results by key, with intervals by a bootstrap of all events."""
+        raise NotImplementedError
+
+    def result(self) -> Tree:
+        """The same without intervals."""
+        return self.numbers(Bootstrap(self.n_events, n=0))
 
 
 Statistic: TypeAlias = Callable[[Floats], float]
@@ -341,8 +371,7 @@ def _size(content: float, n: int) -> int:
 
 def quantile_by_rank(values: Floats, q: float) -> Number:
     """Quantile q of rising values that are independent, between the quantiles q -+ sqrt(q (1 - q) / n)."""
-    spread = math.sqrt(q * (1 - q) / max(len(values), 1))
-    return _by_rank(values, *(quantile(values, min(max(p, 0.0), 1.0)) for p in (q, q - spread, q + spread)))
+    return _by_rank(quantile, values, q)
 
 
 def resolution_by_rank(values: Floats) -> Number:
@@ -350,30 +379,29 @@ def resolution_by_rank(values: Floats) -> Number:
 
     To first order the standard error of the length of the narrowest interval (R. Grübel, Ann. Stat. 16 (1988) 619).
     """
-    spread = math.sqrt(LEVEL * (1 - LEVEL) / max(len(values), 1))
-    return _by_rank(values, *(resolution_68(values, c) for c in (LEVEL, LEVEL - spread, min(1.0, LEVEL + spread))))
+    return _by_rank(resolution_68, values, LEVEL)
 
 
-def _by_rank(values: Floats, value: float, low: float, high: float) -> Number:
-    return Number(value, low, high) if len(values) >= 3 else Number(value, math.nan, math.nan)
+def _by_rank(statistic: Callable[[Floats, float], float], values: Floats, p: float) -> Number:
+    if len(values) < 3:
+        return Number(statistic(values, p), math.nan, math.nan)
+    spread = math.sqrt(p * (1 - p) / len(values))
+    value, low, high = (statistic(values, of) for of in (p, max(p - spread, 0.0), min(p + spread, 1.0)))
+    return Number(value, low, high)
 
 
 class Distribution:
     """All values of one quantity, float64 [N], rising; ValueError for an infinity or NaN.
 
-    `event` int64 [N]: each value's event, in the order of the `bootstrap`, without which numbers have no intervals.
+    `event` int [N]: each value's event, in the order of the `bootstrap`.
     """
 
-    def __init__(
-        self, values: npt.ArrayLike, event: npt.NDArray[Any] | None = None, bootstrap: Bootstrap | None = None
-    ) -> None:
+    def __init__(self, values: npt.ArrayLike, event: npt.NDArray[Any], bootstrap: Bootstrap) -> None:
         flat = np.asarray(values, dtype=np.float64).ravel()
         if not np.isfinite(flat).all():
             raise ValueError("cannot count values that are infinite or not a number")
         order = np.argsort(flat, kind="stable")
-        self.values = flat[order]
-        self.event = None if event is None else event[order]
-        self.bootstrap = bootstrap
+        self.values, self.event, self.bootstrap = flat[order], event[order], bootstrap
 
     def __len__(self) -> int:
         """Number of values."""
@@ -381,17 +409,16 @@ class Distribution:
 
     def numbers(self, **statistics: Statistic) -> dict[str, Number]:
         """Statistics by name, each with its interval; all of the same resamples."""
-        names = list(statistics)
-        values = [statistic(self.values) for statistic in statistics.values()]
-        if self.bootstrap is None or self.event is None:
-            return {name: Number(value, math.nan, math.nan) for name, value in zip(names, values, strict=True)}
-        replicas = np.full((len(names), len(self.bootstrap.weights)), np.nan)
+        replicas = np.full((len(statistics), len(self.bootstrap.weights)), np.nan)
         too_few = len(self) < 3 or len(np.unique(self.event)) < 3
         if not too_few:
             for row, weights in enumerate(self.bootstrap.weights):
                 resample = np.repeat(self.values, weights[self.event])  # still rising
                 replicas[:, row] = [statistic(resample) for statistic in statistics.values()]
-        return {name: Number.resampled(values[k], replicas[k], few=too_few) for k, name in enumerate(names)}
+        return {
+            name: Number.resampled(statistic(self.values), of, few=too_few)
+            for (name, statistic), of in zip(statistics.items(), replicas, strict=True)
+        }
 
     def number(self, statistic: Statistic) -> Number:
         """One statistic with its interval."""

@@ -54,7 +54,7 @@ TRACK_POINTS, TRACK_TURNS = 49, 2.0
 ENTRY_TURNS = 100.0
 """Largest number of turns of a particle before it enters the calorimeter."""
 
-Float = npt.NDArray[np.floating[Any]]
+Points = npt.NDArray[np.floating[Any]]
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
@@ -127,13 +127,11 @@ def make_scene(
         raise ConfigError(f"expected one event and its reconstruction, e.g. events[3], found {len(event)} events")
     detector, hits, position = event.detector, jagged.columns(event.hits), jagged.vectors(event.hits.position)
     shown: dict[str, _Particles] = {}  # by kind of their lines
-    linked: dict[str, Any] = {}  # what holds the links to them
     if event.has_truth:
-        linked["truth"] = select_targets(event, rule=rule, stable_status=stable_status, invisible=invisible)
-        shown["truth"] = _Particles("true", linked["truth"].particles[0], detector)
+        targets = select_targets(event, rule=rule, stable_status=stable_status, invisible=invisible)
+        shown["truth"] = _Particles("true", targets.particles[0], detector, targets)
     if reconstruction is not None:
-        linked["reco"] = reconstruction
-        shown["reco"] = _Particles(reconstruction.name, reconstruction.particles[0], detector)
+        shown["reco"] = _Particles(reconstruction.name, reconstruction.particles[0], detector, reconstruction)
     if event.reference is not None:
         kind = "reference" if "reco" in shown else "reco"
         shown[kind] = _Particles(event.reference_name or "reference", event.reference[0], detector)
@@ -148,10 +146,10 @@ def make_scene(
     note = colour_by
     shades: dict[int, str] = {}  # of particles, by their index
     if colour_by in shown:
-        particles, of_hits = shown[colour_by], _assigned(linked.get(colour_by), "hit_links", event)
+        particles, of_hits = shown[colour_by], shown[colour_by].assigned("hit_links", event)
         note = f"the {particles.name} particle with the largest weight"
         if colour_by == "truth":
-            note += f" (rule '{linked['truth'].rule}')"
+            note += f" (rule '{rule}')"
         if of_hits is None:
             note = f"the nearest {particles.name} particle in angle (it assigns no hits)"
             of_hits = np.full(len(position), -1)
@@ -173,7 +171,7 @@ def make_scene(
     lines, n_tracks = [], ""
     if event.tracks is not None:
         n_tracks = f", {len(event.tracks[0])} tracks"
-        of_tracks = _assigned(linked.get(colour_by), "track_links", event)
+        of_tracks = shown[colour_by].assigned("track_links", event) if colour_by in shown else None
         assigned = [-1] * len(event.tracks[0]) if of_tracks is None else of_tracks.tolist()
         of_each = tuple(shades.get(k, GREY) if k >= 0 else DARK for k in assigned)
         lines.append(_tracks(event.tracks[0], of_each, detector))
@@ -205,17 +203,17 @@ def colours(n: int) -> tuple[str, ...]:
 class _Particles:
     """Particles of one event: energies, GeV, labels, and where they enter the calorimeter or start in it, [n, 3], mm.
 
-    Arrows start there, along their direction there.
+    Arrows start there, along their direction there. `linked` holds the links to the particles, if there are any.
     """
 
-    def __init__(self, name: str, records: ak.Array, detector: Detector) -> None:
-        self.name, self.momentum = name, jagged.vectors(records.momentum)
+    def __init__(self, name: str, records: ak.Array, detector: Detector, linked: Any = None) -> None:
+        self.name, self.linked, self.momentum = name, linked, jagged.vectors(records.momentum)
         charge, self.energy = (ak.to_numpy(records[field]).astype(np.float64) for field in ("charge", "energy"))
         vertex = "vertex" in ak.fields(records)
         # A particle with an unknown vertex, NaN, starts at the origin.
         start = np.nan_to_num(jagged.vectors(records.vertex)) if vertex else np.zeros_like(self.momentum)
         position, direction = _paths(start, self.momentum, charge, detector, ENTRY_TURNS, np.ones(1))
-        self.entry: Float = position[:, 0]
+        self.entry: Points = position[:, 0]
         self.arrows = arrow_points(self.entry, direction[:, 0], self.energy, 0.25 * detector.ecal_inner_radius)
         self.pdg = ak.to_list(records.pdg)
         self.labels = [f"{name_of(pdg)} {energy:.3g} GeV" for pdg, energy in zip(self.pdg, self.energy, strict=True)]
@@ -232,6 +230,15 @@ class _Particles:
             classes=tuple(class_of(self.pdg[k]) for k in drawn),
         )
 
+    def assigned(self, name: str, event: Events) -> Index | None:
+        """Particle with the largest weight of each hit or track of the event, -1 for none; None without links."""
+        links, sources = getattr(self.linked, name, None), getattr(event, LINKED[name])
+        if links is None or sources is None:
+            return None
+        if isinstance(self.linked, Reconstruction):
+            self.linked.check_links(name, event)
+        return jagged.flat(assigned_particle(links, sources), np.int64)
+
 
 def _tracks(tracks: ak.Array, shades: tuple[str, ...], detector: Detector) -> Lines:
     """Tracks as helices from the perigee to the calorimeter."""
@@ -244,8 +251,8 @@ def _tracks(tracks: ak.Array, shades: tuple[str, ...], detector: Detector) -> Li
 
 
 def _paths(
-    start: Float, momentum: Float, charge: Float, detector: Detector, max_turns: float, parts: Float
-) -> tuple[Float, Float]:
+    start: Points, momentum: Points, charge: Points, detector: Detector, max_turns: float, parts: Points
+) -> tuple[Points, Points]:
     """Positions, mm, and directions after `parts` of the path to the calorimeter's inner surface; both [n, part, 3]."""
     helix, b_field = (start, momentum, charge), detector.b_field
     surface = {"radius": detector.ecal_inner_radius, "half_length": detector.ecal_inner_z}
@@ -253,24 +260,14 @@ def _paths(
     return propagate(*helix, length[:, None] * parts, b_field=b_field)
 
 
-def _texts(names: Iterable[str], momentum: Float) -> tuple[str, ...]:
+def _texts(names: Iterable[str], momentum: Points) -> tuple[str, ...]:
     """Names with the momenta [n, 3], GeV, in a second line."""
     theta = np.arctan2(np.hypot(momentum[:, 0], momentum[:, 1]), momentum[:, 2])
     values = zip(names, np.linalg.norm(momentum, axis=1), theta, np.arctan2(*momentum[:, 1::-1].T), strict=True)
     return tuple(f"{name}\np = {p:.3g} GeV, theta = {t:.3f}, phi = {phi:.3f} rad" for name, p, t, phi in values)
 
 
-def _assigned(linked: Any, name: str, event: Events) -> Index | None:
-    """Particle with the largest weight of each hit or track of the event, -1 for none; None without links `name`."""
-    links, sources = getattr(linked, name, None), getattr(event, LINKED[name])
-    if links is None or sources is None:
-        return None
-    if isinstance(linked, Reconstruction):
-        linked.check_links(name, event)
-    return jagged.flat(assigned_particle(links, sources), np.int64)
-
-
-def arrow_points(start: npt.ArrayLike, direction: npt.ArrayLike, energy: npt.ArrayLike, unit: float) -> Float:
+def arrow_points(start: npt.ArrayLike, direction: npt.ArrayLike, energy: npt.ArrayLike, unit: float) -> Points:
     """Arrows as polylines float64 [n, 10, 3], mm, that look like arrows in space, in x-y and in z-r.
 
     From `start` [n, 3], mm, along unit vectors `direction` [n, 3]. The length is a `unit` (mm) at 1 GeV and changes by
@@ -289,7 +286,7 @@ def arrow_points(start: npt.ArrayLike, direction: npt.ArrayLike, energy: npt.Arr
     return np.stack(points, axis=1)
 
 
-def outline_points(detector: Detector) -> tuple[Float, Float]:
+def outline_points(detector: Detector) -> tuple[Points, Points]:
     """The ECAL's inner surface as circles [5, 73, 3] around the beam and bars [12, 2, 3] along it, mm."""
     radius, half = detector.ecal_inner_radius, detector.ecal_inner_z
     around = np.linspace(0.0, 2 * np.pi, 73)
@@ -306,8 +303,6 @@ def hit_size(energy: npt.ArrayLike) -> npt.NDArray[Any]:
     with np.errstate(divide="ignore"):
         return np.clip(1.0 + 0.25 * np.log10(np.asarray(energy, dtype=np.float64)), 0.0, 1.0)
 
-
-Points = npt.NDArray[np.floating[Any]]
 
 STYLES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "tracks": ({"linewidths": 0.8, "alpha": 0.8}, {"width": 2}),
@@ -372,10 +367,16 @@ def plot_event(scene: EventScene) -> Figure:
     hit grows with its energy. With ``max_colours`` up to about 12 the legend stays readable.
     """
     detector, energy, norm = scene.detector, scene.hits["energy"], None
+    inner, half = detector.ecal_inner_radius, detector.ecal_inner_z
     if scene.colour_by == "energy" and (energy > 0).any():
         # The factor keeps both ends of the scale apart if all hits have the same energy.
         norm = LogNorm(float(energy[energy > 0].min()), float(energy.max()) * 1.001)
-    markers, lines, legend, furthest, tips = [], [], [], [scene.position], dict[str, list[Points]]()
+    markers, lines, legend, furthest = [], [], list[Line2D](), [scene.position]
+    tips: dict[str, list[Points]] = {name: [] for name in CLASSES}
+
+    def explain(label: str, **style: Any) -> None:
+        legend.append(Line2D([], [], label=_plain(label), **style))
+
     for group in scene.groups:
         of_hits = energy[group.index]
         colour: dict[str, Any] = {"color": group.colour}
@@ -384,30 +385,27 @@ def plot_event(scene: EventScene) -> Figure:
             colour = {"c": np.maximum(of_hits, norm.vmin or 0.0), "norm": norm}
         markers.append((scene.position[group.index], {"s": 2.0 + 22.0 * hit_size(of_hits) ** 2, **colour}))
         if scene.colour_by != "energy":
-            label = _plain(f"{group.name} ({len(group.index)} hits)")
-            legend.append(Line2D([], [], ls="", marker="o", color=group.colour, label=label))
+            explain(f"{group.name} ({len(group.index)} hits)", ls="", marker="o", color=group.colour)
     for some in scene.lines:
         if style := STYLES[some.kind][0]:
             points = some.points
             if some.kind == "reco":
-                points = points + OUTWARDS * detector.ecal_inner_radius * unit_vector(points[:, 1:2] - points[:, :1])
+                points = points + OUTWARDS * inner * unit_vector(points[:, 1:2] - points[:, :1])
                 furthest.append(points[:, 1])
             # RGB values, because matplotlib takes two names of colours for a colour and its opacity.
             lines.append((points, {"colors": [to_rgb(colour) for colour in some.colours], "zorder": 3, **style}))
-            width, dashes = style["linewidths"], style.get("linestyles", "solid")
             # Not strict: tracks have no classes, and get no markers.
             for of_class, shade_of, point in zip(some.classes, some.colours, points, strict=False):
                 if shade_of == DARK:
-                    tips.setdefault(of_class, []).append(point[1])
-            label = _plain(f"{some.name} ({len(some)})")
-            legend.append(Line2D([], [], color=DARK, lw=width, ls=dashes, label=label))
+                    tips[of_class].append(point[1])
+            dashes = style.get("linestyles", "solid")
+            explain(f"{some.name} ({len(some)})", color=DARK, lw=style["linewidths"], ls=dashes)
+    of_classes = []
+    for name, places in tips.items():
+        if places:
+            of_classes.append((np.array(places), {"s": 20.0, "marker": CLASS_MARKERS[name], "color": DARK}))
+            explain(name.replace("_", " "), ls="", marker=CLASS_MARKERS[name], color=DARK)
 
-    named = {name: {"s": 20.0, "marker": CLASS_MARKERS[name], "color": DARK} for name in CLASSES if name in tips}
-    of_classes = [(np.array(tips[name]), style) for name, style in named.items()]
-    legend += [
-        Line2D([], [], ls="", marker=CLASS_MARKERS[name], color=DARK, label=name.replace("_", " ")) for name in named
-    ]
-    inner, half = detector.ecal_inner_radius, detector.ecal_inner_z
     circles, bars = outline_points(detector)
     barrels = _faces(detector)
     frames: dict[str, list[Points]] = {
@@ -428,10 +426,10 @@ def plot_event(scene: EventScene) -> Figure:
         add(collection([project(line) for line in frames[view]], **frame))
         for points, style in lines:
             add(collection(project(points), **style))
+        # Shading by depth would change the colours, which name particles or energies.
+        common = {"linewidths": 0, "rasterized": True, "zorder": 2, **({} if flat else {"depthshade": False})}
         for points, style in [*of_classes, *markers]:
-            # Shading by depth would change the colours, which name particles or energies.
-            shade = {} if flat else {"depthshade": False}
-            axes.scatter(*project(points).T, linewidths=0, rasterized=True, zorder=2, **style, **shade)
+            axes.scatter(*project(points).T, **common, **style)
         if flat:
             axes.set(xlabel=f"{view[0]} [mm]", ylabel=f"{view[1]} [mm]", aspect="equal")
             axes.tick_params(labelsize=10)
@@ -448,9 +446,8 @@ def plot_event(scene: EventScene) -> Figure:
     space.set_box_aspect((z, radius, radius), zoom=2.0)
     if norm is not None:
         # Hits are drawn last and, coloured by energy, are one group: the last collection.
-        figure.colorbar(
-            across.collections[-1], ax=across, location="bottom", label="Hit energy [GeV]", aspect=50, pad=0.02
-        )
+        style = {"location": "bottom", "label": "Hit energy [GeV]", "aspect": 50, "pad": 0.02}
+        figure.colorbar(across.collections[-1], ax=across, **style)
     if legend:
         figure.legend(handles=legend, loc="outside right upper", fontsize=10, frameon=False)
     figure.suptitle(_plain(f"{scene.title}\n{scene.note}"), fontsize=12)

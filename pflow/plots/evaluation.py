@@ -246,18 +246,13 @@ def _binned_figures(trees: Mapping[str, Tree], common: dict[str, Any]) -> dict[s
         keys = {f"$\\sqrt{{s}}$ = {energy} GeV": f"jet_energy.{energy}.binned.{key}" for energy in energies}
         add(f"jet_energy_{key}_vs_abs_cos_theta", ABS_COS_THETA, keys, label, **options)
         if len(energies) > 1:
+            of = {energy: f"jet_energy.{energy}.{key}_barrel" for energy in energies}
             points = {
-                title: {
-                    float(energy): number
-                    for energy in energies
-                    if (number := tree.get(f"jet_energy.{energy}.{key}_barrel"))
-                }
+                title: {float(energy): tree[name] for energy, name in of.items() if name in tree}
                 for title, tree in flat.items()
             }
             label = f"{label}, $|\\cos\\theta|<0.7$"
-            drawn[f"jet_energy_{key}_vs_sqrt_s"] = plot_points(
-                points, xlabel=r"$\sqrt{s}$ [GeV]", label=label, **common
-            )
+            drawn[f"jet_energy_{key}_vs_sqrt_s"] = plot_by_energy(points, label=label, **common)
     return drawn
 
 
@@ -328,27 +323,22 @@ def plot_binned(
 
 
 @styled()
-def plot_points(
-    by_name: Mapping[str, Mapping[float, Number]],
-    *,
-    xlabel: str,
-    label: str,
-    text: str = "",
-    styles: Mapping[str, int] | None = None,
+def plot_by_energy(
+    by_name: Mapping[str, Mapping[float, Number]], *, label: str, text: str, styles: Mapping[str, int]
 ) -> Figure:
-    """Numbers with their 68.3% intervals by place on the horizontal axis, for each algorithm."""
+    """Numbers with their 68.3% intervals by sqrt(s), GeV, for each algorithm."""
     figure = Figure()
     axes = figure.add_subplot()
     for k, (name, numbers) in enumerate(by_name.items()):
         _errorbars(axes, np.array(list(numbers)), Series.of(numbers.values()), label=name, **_style(styles, name, k))
-    axes.set(xlabel=xlabel, ylabel=label)
+    axes.set(xlabel=r"$\sqrt{s}$ [GeV]", ylabel=label)
     _legend(figure, [axes])
     axes.set_title(text, loc="left")
     return figure
 
 
 @styled()
-def plot_budget(budgets: Mapping[str, Tree], *, text: str = "", styles: Mapping[str, int] | None = None) -> Figure:
+def plot_budget(budgets: Mapping[str, Tree], *, text: str, styles: Mapping[str, int]) -> Figure:
     """What each step of the `ConfusionBudget` of each algorithm gains in quadrature, in % of the visible energy."""
     figure = Figure(figsize=(9.0, 5.2))
     axes = figure.add_subplot()
@@ -395,10 +385,9 @@ def _legend(figure: Figure, panels: Iterable[Axes], text: str = "") -> None:
         for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
             handles.setdefault(label, handle)
     if handles:
-        ncols = min(3, len(handles))
-        spacing: dict[str, Any] = {"columnspacing": 1.0, "handlelength": 1.2}
+        style: dict[str, Any] = {"ncols": min(3, len(handles)), "columnspacing": 1.0, "handlelength": 1.2}
         shown = list(handles.values()), list(handles)
-        figure.legend(*shown, loc="outside upper center", ncols=ncols, title=text or None, **spacing)
+        figure.legend(*shown, loc="outside upper center", title=text or None, **style)
 
 
 @styled()

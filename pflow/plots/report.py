@@ -150,8 +150,8 @@ def plot_scan(result: ScanResult, key: str) -> Figure:
     for axes, parameter in zip(all_axes, panels, strict=True):
         _draw(axes, result, key, parameter)
     all_axes[0].set_ylabel(label_of(key))
-    if null := [point for point in result.points if point.point.kind == "null test"]:
-        change = result.change(null[0], key)
+    if result.null_test:
+        change = result.change(result.null_test, key)
         all_axes[0].set_title(f"{result.nominal.n_events} events, null test: {change_text(key, change)}", loc="left")
     shown = dict(zip(*reversed(all_axes[0].get_legend_handles_labels()), strict=True))
     titles = tuple(result.algorithms.values())
@@ -177,11 +177,10 @@ def _draw(axes: Axes, result: ScanResult, key: str, parameter: str) -> None:
         for number, (others, points) in enumerate(_curves(result, parameter, name).items()):
             drawn = [point for point in points if key in point.algorithms[name]]
             places = [place_of[point.point.values[parameter]] for point in drawn]
-            ticks |= {place: _tick(point, parameter) for place, point in zip(places, drawn, strict=True)}
-            style: dict[str, Any] = {
-                "color": color if not number else COLORS[(2 + number) % len(COLORS)],
-                "marker": marker,
-            }
+            texts = [p.point.sample if parameter == "detector" else p.point.texts[parameter] for p in drawn]
+            ticks |= dict(zip(places, texts, strict=True))
+            shade = color if not number else COLORS[(2 + number) % len(COLORS)]
+            style: dict[str, Any] = {"color": shade, "marker": marker}
             values = [point.algorithms[name][key].value for point in drawn]
             low, high = zip(*(_paired_bar(result, point, key, name, nominal) for point in drawn), strict=True)
             axes.errorbar(
@@ -225,10 +224,6 @@ def _places(result: ScanResult, parameter: str) -> tuple[dict[float, float], boo
         return {value: float(number) for number, value in enumerate(values)}, False
     beyond = max(finite, default=0.0) + max(0.25 * np.ptp([0.0, *finite]), 1e-3)
     return {value: value if math.isfinite(value) else beyond for value in values}, True
-
-
-def _tick(point: PointResult, parameter: str) -> str:
-    return point.point.sample if parameter == "detector" else value_text(point.point.values[parameter])
 
 
 def _paired_bar(

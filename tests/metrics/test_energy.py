@@ -93,7 +93,7 @@ def budget_of(make_table, reco, oracle=None, visible=None):
     by_oracle = None if oracle is None else energy_by_kind(make_table(oracle))
     budget = ConfusionBudget()
     budget.update(truth if visible is None else make_table(visible), truth, found, match(truth, found), by_oracle)
-    return budget.result(Bootstrap(len(reco)))
+    return budget.numbers(Bootstrap(len(reco)))
 
 
 def smeared(rng, n, *, widths, fakes=0.0):
@@ -147,7 +147,7 @@ def test_the_axis_is_that_of_the_quarks_or_thrust(make_events):
     quarks = [(1, 50.0, 60, 0), (-1, 50.0, 120, 180)]
     recoiling = [*two_jets(100.0, 80), (22, 1.0, 80, 0)]  # from a photon along the beam
     events = make_events([[*quarks, *two_jets(100.0, 80)], two_jets(100.0, 80), [(22, 5.0, 80, 0)], recoiling])
-    axes = TrueEvents.of(events, pflow.select_targets(events)).axes
+    axes = TrueEvents(events, pflow.select_targets(events)).axes
     cosines = [0.5, math.cos(math.radians(80)), math.nan, math.nan]
     assert axes["abs_cos_theta"] == pytest.approx(cosines, rel=1e-5, nan_ok=True)
     assert axes["sqrt_s"][1:] == pytest.approx([100.0, math.nan, math.nan], nan_ok=True)

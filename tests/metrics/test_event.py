@@ -10,6 +10,11 @@ from pflow.metrics.stats import Axis
 AXIS = Axis(name="opening_angle", label="Opening angle", unit="mrad", edges=np.array([10.0, 50.0, 100.0]))
 
 
+@pytest.fixture(autouse=True)
+def two_bins(monkeypatch):
+    monkeypatch.setattr("pflow.metrics.event.OPENING_ANGLE", AXIS)
+
+
 def photons(*azimuths_mrad):
     return [(22, 10.0, 90, math.degrees(1e-3 * phi)) for phi in azimuths_mrad]
 
@@ -29,7 +34,7 @@ EVENTS = [  # true particles, number of reconstructed ones
 
 
 def test_numbers_of_particles(make_table):
-    metrics = CountMetrics(axis=AXIS)
+    metrics = CountMetrics()
     metrics.update(make_table([true for true, _ in EVENTS]), make_table([photons(*range(n)) for _, n in EVENTS]))
     counts = metrics.result()
     assert counts["exact_fraction"].value == pytest.approx(0.6)
@@ -42,7 +47,7 @@ def test_numbers_of_particles(make_table):
 
 
 def pair_metrics(make_table, truth, reco):
-    metrics, true, found = PhotonPairMetrics(axis=AXIS), make_table(truth), make_table(reco)
+    metrics, true, found = PhotonPairMetrics(), make_table(truth), make_table(reco)
     metrics.update(true, found, match(true, found))
     return metrics.result()
 

@@ -156,6 +156,14 @@ def test_bins_of_energy_and_polar_angle(result):
     assert result["binned"]["theta"]["photon"]["n_truth"] == [1, 1]
 
 
+def test_particles_without_energy_are_matched_and_have_no_relative_width(make_table):
+    tree = metrics_of(make_table, [[(22, 10.0, 90, 0)]] * 4, [[(22, 0.0, 90, 0)]] * 4).result()
+    (median, *_), (width, *_) = (
+        tree["binned"]["theta"]["all"][key].value[1:] for key in ("response_median", "resolution_68_over_median")
+    )
+    assert (tree["n_matched"], median, math.isnan(width)) == (4, 0, True)
+
+
 def test_no_match_at_all(make_table):
     tree = metrics_of(make_table, [[(22, 10.0, 90, 0)]], [[(22, 10.0, 90, 180)]]).result()
     assert tree["class"]["all"]["efficiency"].value == 0

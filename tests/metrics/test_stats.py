@@ -52,7 +52,7 @@ def test_impossible_counts_and_values_that_are_not_finite_are_refused(passed, va
     with pytest.raises(ValueError, match="passed <="):
         fractions(passed, 2)
     with pytest.raises(ValueError, match="infinite or not a number"):
-        Distribution([1.0, value])
+        Distribution([1.0, value], np.arange(2), Bootstrap(2))
 
 
 @pytest.mark.parametrize("q", [0.0, 0.3, 1.0])
@@ -185,7 +185,9 @@ def test_differences_in_quadrature_keep_their_sign():
 
 
 def test_a_histogram_counts_every_value_once():
-    histogram = Distribution([-1.0, 0.0, 0.5, 1.0, 1.0, 2.0]).histogram(np.array([0.0, 1.0, 2.0]))
+    histogram = Distribution([-1.0, 0.0, 0.5, 1.0, 1.0, 2.0], np.arange(6), Bootstrap(6)).histogram(
+        np.array([0.0, 1.0, 2.0])
+    )
     assert histogram == {"edges": [0.0, 1.0, 2.0], "counts": [2, 3], "below": 1, "above": 0}
     axis = Axis(name="x", label="x", unit="", edges=np.array([1.0, 10.0, 30.0]))
     assert axis.index(np.array([0.5, 1.0, 10.0, 30.0, 30.1])).tolist() == [2, 0, 1, 1, 2]

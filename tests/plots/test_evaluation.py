@@ -7,7 +7,7 @@ from pflow.event.events import Reconstruction
 from pflow.io.open import read_events
 from pflow.metrics.evaluation import AlgorithmMetrics, Evaluation
 from pflow.metrics.jets import ABS_COS_THETA
-from pflow.metrics.stats import Axis, Distribution, Number, Series
+from pflow.metrics.stats import Axis, Bootstrap, Distribution, Number, Series
 from pflow.plots import rendered
 from pflow.plots.evaluation import figures, plot_binned, plot_confusion, plot_distribution, plot_training
 
@@ -76,7 +76,12 @@ def jets_and_taus(result):
     of_energy = {f"{key}{part}": number for key in ("resolution", "scale") for part in ("", "_barrel", "_endcap")}
     of_energy["binned"] = {"resolution": of_bins, "scale": of_bins}
     taus = {"modes": {"counts": [[3, 1], [0, 2]], "true_modes": ["e", "mu"], "reco_modes": ["e", "other"]}}
-    masses = {"H": {"histogram": Distribution([1.0]).histogram(np.array([0.5, 1.5])), **of_response(number)}}
+    masses = {
+        "H": {
+            "histogram": Distribution([1.0], np.arange(1), Bootstrap(1)).histogram(np.array([0.5, 1.5])),
+            **of_response(number),
+        }
+    }
     added = {"jet_energy": {"200": of_energy, "91": of_energy}, "taus": taus, "hadronic_mass": masses}
     algorithms = {name: {**tree, **added} for name, tree in result.algorithms.items()}
     return figures(dataclasses.replace(result, algorithms=algorithms))
