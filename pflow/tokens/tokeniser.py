@@ -13,8 +13,8 @@ import numpy.typing as npt
 
 from pflow.errors import ConfigError
 from pflow.event import jagged
-from pflow.event.checks import SampleScales
 from pflow.event.events import Events, Reconstruction, without_refused
+from pflow.event.scales import SampleScales
 from pflow.event.schema import PXYZ, make_particles
 from pflow.physics.arrays import Index
 from pflow.physics.detector import KINDS, Detector

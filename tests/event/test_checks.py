@@ -9,10 +9,11 @@ import pytest
 
 from pflow.checkpoint import read_header
 from pflow.event import jagged
-from pflow.event.checks import ONE_IN, Scales, check_training_range, compare, measure
+from pflow.event.checks import check_training_range, compare
 from pflow.event.checks import problems as problems_of
 from pflow.event.events import Events, ImplausibleWarning, concatenate
 from pflow.event.jagged import Links
+from pflow.event.scales import ONE_IN, Scales, measure
 from pflow.event.schema import make_hits
 from pflow.io.open import open_events, read_events
 from pflow.physics.detector import Layers, load_detector
@@ -476,7 +477,7 @@ def test_cells_of_all_events_are_looked_at(cld_rec):
 
 
 def test_scales_of_many_events_are_thinned_evenly(cld_rec, monkeypatch):
-    monkeypatch.setattr("pflow.event.checks.MAX_ROWS", 200)
+    monkeypatch.setattr("pflow.event.scales.MAX_ROWS", 200)
     events = cld_rec.without_truth()
     total = sum((measure(dataclasses.replace(events, entry=events.entry + i)) for i in range(0, 100, 5)), Scales())
     assert (total.n_events, total.steps["events"], total.steps["tracks"]) == (100, 1, 8)
