@@ -232,10 +232,9 @@ def _of_truth(events: Events, targets: Mapping[str, Any] | None) -> dict[str, np
     if events.hit_links is not None:
         linked = np.zeros(len(energy), dtype=np.bool_)
         linked[Links.of(events.hit_links).flat_source(jagged.count(events.hits))] = True
-        table |= _by_part(events, slice(None), energy=energy, linked=energy * linked)
-        for part in events.detector.calorimeters:
-            of_part = table[f"energy {part.name}"]
-            table[f"energy {part.name}"] = np.where(of_part >= MIN_LINKED, of_part, np.nan)
+        n_hits = _by_part(events, slice(None), energy=energy > 0)
+        sums = _by_part(events, slice(None), energy=energy, linked=energy * linked)
+        table |= sums | {name: np.where(n >= MIN_LINKED, sums[name], np.nan) for name, n in n_hits.items()}
     if targets is not None and events.has_truth:
         by_choice = ("e_min", "invisible")  # the user knows that hits of these belong to no target
         chosen = select_targets(events, **{key: value for key, value in targets.items() if key not in by_choice})

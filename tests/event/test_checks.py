@@ -597,6 +597,15 @@ def test_links_that_are_absent_are_said(cld_rec):
         assert f"{said} is linked to particles" in problems_of(checks(dataclasses.replace(cld_rec, **change)))
 
 
+def test_links_of_events_of_low_energy_are_looked_at(sample_dir):
+    """Six of 30 events have 20 hits in the endcaps of the HCAL, and none has more than 6 GeV there."""
+    events = read_events(sample_dir / "cld_multi_train_small.root", entry_stop=30)
+    assert "links" not in problems(events)
+    of_source = events.hits.subdetector[events.hit_links.source]
+    events = dataclasses.replace(events, hit_links=events.hit_links[of_source != 3])
+    assert "0% of the energy of hcal_endcap is linked to particles" in problems_of(checks(events))
+
+
 @pytest.mark.parametrize(
     ("name", "wrong", "said"),
     [
