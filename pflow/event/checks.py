@@ -403,7 +403,7 @@ def _calorimeters(scales: Scales, detector: Detector) -> Iterator[Check]:
         if part.kind not in KINDS or mine.sum() < MIN_HITS:
             continue
         energy, layer, depth, neighbour = (hits[name][mine] for name in ("energy", "layer", "depth", "neighbour"))
-        if sum(layers.count for layers in part.layers) < N_LAYERS:
+        if part.n_layers < N_LAYERS:
             typical = float(np.median(energy))
             text = f"a typical hit of {part.name} has {typical:.3g} GeV: is its unit GeV?"
             yield Check("cells", HIT_ENERGY[0] < typical < HIT_ENERGY[1], text)

@@ -329,8 +329,8 @@ def _trail(detector: Detector, hits: _FirstHits, tracks: _Entries, pairs: Index,
     # np.unique, because several hits in a layer count once.
     n_layers = np.bincount(np.unique(track * N_LAYERS + hits.layer[hit]) // N_LAYERS, minlength=n).astype(np.float64)
     from_line = np.einsum("hac,hc->ah", axes[track], hits.position[hit] - tracks.entry[track])
-    described = [sum(x.count for x in part.layers) for part in detector.calorimeters if part.kind == KINDS[kind]]
-    expected = min(max(described, default=0) or N_LAYERS, N_LAYERS)  # 1 of crystals
+    described = max((part.n_layers for part in detector.calorimeters if part.kind == KINDS[kind]), default=0)
+    expected = min(described or N_LAYERS, N_LAYERS)  # 1 of crystals
     offset = np.stack([medians(track, along_axis, n) for along_axis in from_line])
     return _Trail(
         n_hits=np.bincount(track, minlength=n).astype(np.float64),

@@ -179,6 +179,11 @@ class Calorimeter:
         check_options(self, where, times, lambda w: w is None or (len(w) == 2 and w[0] < w[1]), "sim_time_window")
         check_options(self, where, deep, lambda scale: scale is None or len(scale) == 2, "sim_deep_scale")
 
+    @property
+    def n_layers(self) -> int:
+        """Number of layers; 0 if they are not described."""
+        return sum(layers.count for layers in self.layers)
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TruthTracking:
