@@ -282,6 +282,10 @@ def concatenate(chunks: Sequence[Events]) -> Events:
     for name in PARTS:
         parts = [getattr(chunk, name) for chunk in chunks]
         values[name] = None if any(part is None for part in parts) else jagged.concatenate(parts)
+    if any(chunk.geometry is not None for chunk in chunks):
+        # Events that were not moved have the detector's own geometry.
+        own = [chunk.geometry or Geometry.of(first.detector)[np.zeros(len(chunk), dtype=np.int64)] for chunk in chunks]
+        values["geometry"] = Geometry.join(own)
     path = first.path if all(chunk.path == first.path for chunk in chunks) else ""
     return dataclasses.replace(first, path=path, **values)
 

@@ -249,6 +249,18 @@ class Geometry:
         }
         return dataclasses.replace(self, **picked)
 
+    @classmethod
+    def join(cls, parts: Sequence[Self]) -> Self:
+        """The detectors of all parts, which have the same calorimeters, one after another."""
+        columns = {name: [getattr(part, name) for part in parts] for name in vars(parts[0])}
+        joined: dict[str, Any] = {
+            name: Faces(*map(np.concatenate, zip(*values, strict=True)))
+            if isinstance(values[0], Faces)
+            else np.concatenate(values)
+            for name, values in columns.items()
+        }
+        return cls(**joined)
+
     def scaled(self, factor: Floats) -> Self:
         """With all lengths multiplied, and densities divided, by a factor for each detector, float64 [G]."""
         by = factor[:, np.newaxis]
