@@ -22,7 +22,7 @@ from pflow.errors import ConfigError
 from pflow.show import text_facts, text_table
 
 if TYPE_CHECKING:
-    from pflow.event.checks import SampleScales
+    from pflow.event.scales import SampleScales
     from pflow.io.draft import DetectorDraft
     from pflow.io.inspect import FileContent
     from pflow.physics.detector import Detector

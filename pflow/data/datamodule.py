@@ -31,8 +31,9 @@ from pflow.data.dataset import (
 )
 from pflow.errors import ConfigError, InputError, PflowError, check_choice, check_fields, nearest
 from pflow.event.augment import Augmentation
-from pflow.event.checks import SampleScales, Scales, compare, measure, warn_of
+from pflow.event.checks import compare, warn_of
 from pflow.event.events import BadEntriesWarning
+from pflow.event.scales import SampleScales, Scales, measure
 from pflow.io.open import matching
 from pflow.physics.detector import Detector
 from pflow.physics.geometry import measures

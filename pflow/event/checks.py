@@ -1,7 +1,6 @@
 """Check that events are plausible: their scales alone, and against a model's training sample.
 
-`measure` measures the scales of a chunk: energies, layers, links to truth, and what tracks leave in the calorimeters
-(`pflow.event.closure`). `Scales` of chunks add up in any order; `problems` and `compare` say what is implausible.
+`compare` says what is implausible in the `Scales` of events, `problems` gives its texts.
 
 Expected values hold for every sampling calorimeter: a trail has a hit in nearly every layer, minimum ionising particles
 leave similar energies per radiation length, isolated hadrons leave three quarters of their momentum. Halves of a
@@ -14,372 +13,20 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
-import awkward as ak
 import numpy as np
-import numpy.typing as npt
 
 from pflow.errors import ConfigError, first_line, warn
-from pflow.event import jagged
-from pflow.event.closure import ECAL, HADRON_RESPONSE, HARD, HCAL, KINDS, MIN_MOMENTUM, N_LAYERS, TrackDeposits, depths
-from pflow.event.events import Events, ImplausibleWarning
-from pflow.event.jagged import Links, assigned_particle
-from pflow.event.schema import PXYZ
-from pflow.event.truth import STABLE_STATUS, select_targets
+from pflow.event.closure import HADRON_RESPONSE, HARD, KINDS, MIN_MOMENTUM, N_LAYERS
+from pflow.event.events import ImplausibleWarning
+from pflow.event.scales import SampleScales, Scales, Table
 from pflow.physics.arrays import Floats, Index, Mask
-from pflow.physics.detector import Detector
-from pflow.physics.geometry import kind_index, layer_pitches, layers_by_position, measures
-from pflow.physics.kinematics import (
-    GEV_PER_TESLA_MM,
-    angle_between,
-)
-from pflow.physics.pdg import is_invisible, known_charges
+from pflow.physics.detector import FACES, Detector
+from pflow.physics.geometry import layer_pitches, measures
 
-ELECTRON, MUON, PHOTON = 11, 13, 22
-CHARGE_ROUNDING = 0.01  # largest difference, e, of a charge from the PDG's that counts as none
-
-MAX_ROWS = 100_000  # of a table; more are thinned evenly
-MAX_HITS = 10_000  # of a chunk, from all its events, that are compared one by one with their calorimeter's description
-ONE_IN = 16  # one cell of so many is looked at for a second hit,
-OFF_GRID = 0.29  # and a shift of them, in quarters of a cell: places of cells may end in halves
-
-REACH = 1.1  # largest plausible ratio of the radius of a state to the diameter of the track's circle
-MIN_LINKED = 20  # fewest hits of an event in a calorimeter whose links are looked at
-MIN_IN_LAYER, MOST_IN_LAYER = 20, 300  # hits of a layer for the size of its cells
-MIN_TYPICAL = 10  # fewest tracks of a typical one
-FIRST = 8  # hits by which an event is known to begin like another one
 MANY = {"hits of the ECAL": 100, "hits of the HCAL": 100, "tracks": 6}
 """Objects of an event of many particles; smaller events may lack a kind of them."""
-
-Table = Mapping[str, npt.NDArray[Any]]
-"""Columns of the same length."""
-
-TRAILS: Mapping[str, float] = {"response": 0.5, "ecal_cell": 0.5, "hcal_cell": 0.25}
-"""Columns of trails and the quantile that is a sample's typical value."""
-
-OPENING = 0.98  # quantile of the opening angles of training events; few of these may have jets beside single particles
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class SampleScales:
-    """Typical energies, sizes and curvatures of a sample; None where it holds too few tracks.
-
-    `max_energy`: largest energy of an event in hits, GeV;
-    `max_hits`: largest number of hits of an event; `opening`: quantile `OPENING` (in 0.3 median) of the opening angle
-    of an event's energy, rad, whose cosine is |sum of E n| / sum of E over hits of energy E in the direction n from the
-    origin; `b_field`: field that relates the tracks' curvature to their momentum, T; `trails`: values of `TRAILS`.
-
-    A model for any detector has no scales that differ between detectors. It has the names of the `detectors` of its
-    training, and the smallest and largest value of their `measures` (`pflow.physics.geometry.measures`).
-    """
-
-    REMOVED: ClassVar = ("near_tracks", "ecal_hit", "hcal_hit")  # in earlier models, and not read
-
-    max_energy: float
-    max_hits: float | None = None
-    opening: float | None = None
-    b_field: float | None
-    detectors: tuple[str, ...] = ()
-    measures: Mapping[str, tuple[float, float]] = dataclasses.field(default_factory=dict)
-    trails: Mapping[str, float] = dataclasses.field(default_factory=dict)
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class Scales:
-    """Measured quantities of one or more chunks, in tables of at most `MAX_ROWS` rows; ``+`` joins them.
-
-    `tables`, by name: ``events``, some of their ``hits``, their ``tracks``, ``trails`` (of tracks above `MIN_MOMENTUM`)
-    and ``stubs`` (of charged particles that enter the ECAL). A table holds the entries that are multiples of its number
-    in `steps`. `n_events`: number of all entries. `detectors` and
-    `paths`: of the chunks, without repetition; the column ``file`` is an index into `paths`.
-    """
-
-    detectors: tuple[Detector, ...] = ()
-    tables: Mapping[str, Table] = dataclasses.field(default_factory=dict)
-    steps: Mapping[str, int] = dataclasses.field(default_factory=dict)
-    n_events: int = 0
-    paths: tuple[str, ...] = ()
-
-    def __add__(self, other: Scales) -> Scales:
-        """The scales of the events of both."""
-        paths = tuple(dict.fromkeys([*self.paths, *other.paths]))
-        number = np.array([paths.index(path) for path in other.paths], dtype=np.int64)
-        tables, steps = dict(self.tables), dict(self.steps)
-        for name, theirs in other.tables.items():
-            both: list[Table] = [tables[name]] if name in tables else []
-            both.append({**theirs, "file": number[theirs["file"]]})
-            # Steps are powers of 2, so the rows of the larger one are in both tables.
-            step = max(steps.get(name, 1), other.steps.get(name, 1))
-            entry = np.concatenate([table["entry"] for table in both])
-            # Entry 0 is a multiple of every step: if it alone has too many rows, doubling would never end.
-            while step <= entry.max() and np.count_nonzero(entry % step == 0) > MAX_ROWS:
-                step *= 2
-            # A chunk without truth lacks columns, and its sum with others must lack them, too.
-            joined = {column: np.concatenate([of[column] for of in both]) for column in both[0] if column in both[-1]}
-            tables[name] = {column: values[entry % step == 0] for column, values in joined.items()}
-            steps[name] = step
-        return Scales(
-            detectors=tuple(dict.fromkeys([*self.detectors, *other.detectors])),
-            tables=tables,
-            steps=steps,
-            n_events=self.n_events + other.n_events,
-            paths=paths,
-        )
-
-    @property
-    def detector(self) -> Detector | None:
-        """The detector of all events; None if there are several, or no events."""
-        return self.detectors[0] if len(self.detectors) == 1 else None
-
-    def table(self, name: str) -> Table:
-        """A table; without columns if there is nothing to put in."""
-        return self.tables.get(name, {})
-
-    def sample(self, *, opening: float = OPENING) -> SampleScales:
-        """Typical values, stored with a model for its training sample; `opening`: quantile of the opening angles."""
-
-        def typical(name: str, column: str, quantile: float = 0.5, least: int = MIN_TYPICAL) -> float | None:
-            values = self.table(name).get(column, np.zeros(0))
-            values = values[np.isfinite(values)]
-            return float(np.quantile(values, quantile)) if len(values) >= least else None
-
-        events = self.table("events")
-        trails = {column: typical("trails", column, quantile) for column, quantile in TRAILS.items()}
-        return SampleScales(
-            max_energy=float(events.get("energy", np.zeros(1)).max(initial=0.0)),
-            max_hits=float(events.get("n_hits", np.zeros(1)).max(initial=0.0)),
-            opening=typical("events", "opening", opening, least=1),
-            b_field=typical("trails", "b_field"),
-            trails={name: value for name, value in trails.items() if value is not None},
-        )
-
-
-def measure(events: Events, particles: ak.Array | None = None, *, targets: Mapping[str, Any] | None = None) -> Scales:
-    """Measure a chunk of events: energies, truth and tracks of all, and some `MAX_HITS` hits, evenly spaced.
-
-    `particles`: of a reconstruction of these events, [event, particle]; `targets`: options of
-    `pflow.event.truth.select_targets`, whose errors are raised, None: without targets. Takes 1.1 ms an event (Z -> qq,
-    0.8 of them for tracks) on a busy core, and 1.6 ms with truth.
-    """
-    n, depth = len(events), depths(events)
-    measured = {"events": _of_events(events, particles), "hits": _of_hits(events, depth)}
-    measured["events"] |= _of_cells(events) | _of_truth(events, targets)
-    if events.has_truth:
-        measured["photons"] = _of_photons(events)
-    if events.tracks is not None:
-        deposits = TrackDeposits.of(events, depth)
-        measured |= {"tracks": _of_tracks(events), "trails": deposits.trails, "stubs": deposits.stubs}
-    tables = {}
-    for name, table in measured.items():
-        event = table.pop("event")
-        # Empty tables are left out, because `__add__` takes the largest entry of each.
-        if len(event):
-            tables[name] = {column: np.asarray(values, dtype=np.float32) for column, values in table.items()}
-            tables[name] |= {"entry": events.entry[event], "file": np.zeros(len(event), dtype=np.int64)}
-    return Scales((events.detector,), tables, {}, n, (events.path,))
-
-
-def _of_events(events: Events, particles: ak.Array | None) -> dict[str, npt.NDArray[Any]]:
-    """Energy and momentum of tracks of each event, GeV, numbers of its objects, typical energy of its hits in the ECAL,
-    the opening angle of its energy, rad, and sums over its first hits, NaN of few or left-out ones."""
-    n, hits, counts = len(events), jagged.columns(events.hits), jagged.count(events.hits)
-    event, energy = jagged.event_index(counts), hits["energy"]
-    kind = kind_index(events.detector)[hits["subdetector"]]
-    used = np.flatnonzero((kind == ECAL) & (energy > 0))
-    total = np.bincount(event, energy, n)
-    table = {"event": np.arange(n), "energy": total, "n_hits": counts}
-    for name, number in (("hits of the ECAL", ECAL), ("hits of the HCAL", HCAL)):
-        table[name] = np.bincount(event[kind == number], minlength=n)
-    x, y, z = (hits[f"position.{axis}"].astype(np.float64) for axis in "xyz")
-    early = np.flatnonzero(jagged.local_index(counts) < FIRST)
-    table["start"], table["place"] = (np.bincount(event[early], of[early], n) for of in (energy, x + 2 * y + 3 * z))
-    table["start"] = np.where((counts >= FIRST) & (table["start"] > 0), table["start"], np.nan)
-    weight = energy / np.maximum(np.sqrt(x * x + y * y + z * z), 1.0)  # hits that were left out are at the origin
-    sums = np.stack([np.bincount(event, weight * along, n) for along in (x, y, z)], axis=1)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        table["opening"] = np.arccos(np.minimum(np.linalg.norm(sums, axis=1) / total, 1.0))
-        logarithm = np.bincount(event[used], np.log(energy[used]), n) / np.bincount(event[used], minlength=n)
-    table["typical"] = np.exp(logarithm)
-    if particles is not None:
-        of_particle = jagged.event_index(jagged.count(particles))
-        table["reconstructed"] = np.bincount(of_particle, jagged.columns(particles)["energy"], n)
-    if events.tracks is not None:
-        momentum = np.linalg.norm(jagged.vectors(events.tracks, field="momentum"), axis=1)
-        table["tracks"] = jagged.count(events.tracks)
-        table["momentum"] = np.bincount(jagged.event_index(table["tracks"]), momentum, n)
-    return table
-
-
-def _of_truth(events: Events, targets: Mapping[str, Any] | None) -> dict[str, npt.NDArray[Any]]:
-    """Energies of each event by what they belong to, GeV; NaN where they say nothing."""
-    n, parts = len(events), events.detector.calorimeters
-    hits, counts = jagged.columns(events.hits), jagged.count(events.hits)
-    event, energy = jagged.event_index(counts), hits["energy"]
-    total, table = np.bincount(event, energy, n), dict[str, npt.NDArray[Any]]()
-    with_hits = np.where(total > 0, 1.0, np.nan)  # an event without hits says nothing of their energy
-    if events.reference is not None:
-        of_particle = jagged.event_index(jagged.count(events.reference))
-        momentum = np.linalg.norm(jagged.vectors(events.reference[[*PXYZ]]), axis=1)
-        for name, values in (("reference", jagged.flat(events.reference.energy)), ("reference momentum", momentum)):
-            table[name] = with_hits * np.bincount(of_particle, values, n)
-    if events.truth is None:
-        return table
-    truth, status = jagged.columns(events.truth), tuple((targets or {}).get("stable_status", STABLE_STATUS))
-    # Muons cross the calorimeters and leave little of their energy.
-    showers = np.isin(truth["status"], status) & ~is_invisible(truth["pdg"]) & (np.abs(truth["pdg"]) != MUON)
-    of_particle = jagged.event_index(jagged.count(events.truth))
-    table["true"] = with_hits * np.bincount(of_particle, truth["energy"] * showers, n)
-    table["n true"] = np.bincount(of_particle, showers, n)
-    overlay = truth.get("overlay", np.zeros(len(showers)))
-    table["overlay"] = with_hits * np.bincount(of_particle, truth["energy"] * showers * overlay, n)
-    table |= _of_particles(events, truth, status)
-    if events.hit_links is not None:
-        linked = np.zeros(len(energy), dtype=np.bool_)
-        linked[Links.of(events.hit_links).flat_source(counts)] = True
-        cell, size = event * len(parts) + hits["subdetector"], n * len(parts)
-        sums = (np.bincount(cell, weight, size).reshape(n, len(parts)).T for weight in (energy, energy * linked))
-        for part, of_part, of_linked in zip(parts, *sums, strict=True):
-            table[f"energy {part.name}"] = np.where(of_part >= MIN_LINKED, of_part, np.nan)
-            table[f"linked {part.name}"] = of_linked
-    if targets is not None and events.has_truth:
-        by_choice = ("e_min", "invisible")  # the user knows that hits of these belong to no target
-        chosen = select_targets(events, **{key: value for key, value in targets.items() if key not in by_choice})
-        of_targets = np.bincount(jagged.event_index(chosen.counts), chosen.column("hit_energy"), n)
-        table["no target"] = total - of_targets
-    return table
-
-
-def _of_particles(events: Events, truth: Table, status: tuple[int, ...]) -> dict[str, npt.NDArray[Any]]:
-    """Numbers of true particles of each event, of those whose charge is not the one of their code, and of those of a
-    stable particle or of the simulation, which need a parent, and are themselves not stable, nor have more energy."""
-    counts = jagged.count(events.truth)
-    of_particle, n = jagged.event_index(counts), len(events)
-    # Where the code is in no table its charge is NaN, which is near to nothing.
-    wrong = ~(np.abs(known_charges(truth["pdg"]) - truth["charge"]) < CHARGE_ROUNDING) & (truth["energy"] > 0)
-    stable, made, has_parent = np.isin(truth["status"], status), truth["status"] == 0, truth["parent"] >= 0
-    above = np.where(has_parent, truth["parent"] + jagged.offsets(counts)[of_particle], len(stable))
-    # Without a parent it is the appended one. What a nucleus gives away has the energy of its mass in addition.
-    kinetic = truth["energy"] - truth["rest_mass"]
-    gains = kinetic > 1.01 * np.append(truth["energy"], np.inf)[above] + 0.1
-    of_stable = np.append(stable, False)[above]
-    astray = made & (~has_parent | gains) | (stable & of_stable)
-    # Without any stable particle nothing is known of the status: the first paper's files have none.
-    needs_parent, astray = ((made | of_stable) & stable.any(), astray & stable.any())
-    columns = {"wrong charges": wrong, "astray": astray, "n of parents": needs_parent}
-    return {"particles": counts} | {name: np.bincount(of_particle, of, n) for name, of in columns.items()}
-
-
-def _of_photons(events: Events) -> dict[str, npt.NDArray[Any]]:
-    """Columns of each true photon above `MIN_MOMENTUM` from before the calorimeter with hits: the ratio of their energy
-    to its own, and the `angle`, rad, between the barycentre of this energy, seen from its vertex, and its direction."""
-    assert events.truth is not None  # for the type checker
-    detector, hits, truth = events.detector, jagged.columns(events.hits), jagged.columns(events.truth)
-    links, counts = Links.of(events.hit_links), jagged.count(events.truth)
-    vertex = np.nan_to_num(jagged.vectors(events.truth, field="vertex"))
-    inside = np.hypot(*vertex[:, :2].T) < detector.ecal_inner_radius
-    inside &= (np.abs(vertex[:, 2]) < detector.ecal_inner_z) & (truth["energy"] > MIN_MOMENTUM)
-    source, particle = links.flat_source(jagged.count(events.hits)), links.flat_particle(counts)
-    weight = links.weight * hits["energy"][source] * ((truth["pdg"] == PHOTON) & inside)[particle]
-    size = len(vertex)
-    moment = [np.bincount(particle, weight * hits[f"position.{axis}"][source], size) for axis in "xyz"]
-    scale = np.array([part.electron_scale for part in detector.calorimeters])[hits["subdetector"][source]]
-    energy, calibrated = np.bincount(particle, weight, size), np.bincount(particle, weight * scale, size)
-    seen = np.flatnonzero(energy > 0)
-    along = np.stack(moment, axis=1)[seen] / energy[seen, None] - vertex[seen]
-    return {
-        "event": jagged.event_index(counts)[seen],
-        "angle": angle_between(along, jagged.vectors(events.truth[[*PXYZ]])[seen]),
-        "energy": calibrated[seen] / truth["energy"][seen],
-    }
-
-
-def _of_cells(events: Events) -> dict[str, npt.NDArray[Any]]:
-    """Of each event and calorimeter, the number of hits in one of `ONE_IN` cells, and of those not alone in theirs."""
-    detector, hits = events.detector, jagged.columns(events.hits)
-    number, n, n_parts = hits["subdetector"], len(events), len(detector.calorimeters)
-    inverse = np.array([1 / min(1.0, (part.cell_size or 4.0) / 4) for part in detector.calorimeters], np.float32)
-    code = np.zeros(len(number), dtype=np.int64)  # not the calorimeter's: its hits may be there twice, in another one
-    for axis in "xyz":
-        place = np.nan_to_num(hits[f"position.{axis}"]) * inverse[number] + OFF_GRID
-        code = code * 1_000_003 + np.rint(place).astype(np.int64)
-    # Cells are chosen by a hash of their places, so that all hits of one are looked at or none.
-    code = (code ^ (code >> 29)) * 0x3F58476D1CE4E5B9
-    looked = (code >> 32) % ONE_IN == 0
-    chosen = np.flatnonzero(looked & (hits["energy"] > 0) & (kind_index(detector)[number] <= HCAL))
-    event = jagged.event_index(jagged.count(events.hits))[chosen]
-    part = event * n_parts + number[chosen]
-    # With the event added, hits of two events in the same cell are not taken for two hits of one.
-    _, cell, n_hits = np.unique(code[chosen] + event, return_inverse=True, return_counts=True)
-    weights = np.ones(len(part)), n_hits[cell] > 1
-    sums = (np.bincount(part, weight, n * n_parts).reshape(n, n_parts).T for weight in weights)
-    table: dict[str, npt.NDArray[Any]] = {}
-    for calorimeter, of_part, twice in zip(detector.calorimeters, *sums, strict=True):
-        table |= {f"cells {calorimeter.name}": of_part, f"twice {calorimeter.name}": twice}
-    return table
-
-
-def _of_hits(events: Events, depth: Floats) -> dict[str, npt.NDArray[Any]]:
-    """Columns of some `MAX_HITS` hits of ECAL and HCAL: number of their `part`, `energy`, GeV, `layer`, and `depth`
-    behind the face, mm; and, for the size of cells, distance to the nearest hit, `neighbour`, mm, in the fullest layer
-    of each calorimeter, of the event with the most hits in it; NaN if not known."""
-    from scipy.spatial import KDTree  # here: its import takes a twentieth of the start of a reconstruction
-
-    hits = jagged.columns(events.hits)
-    position = jagged.vectors(events.hits, np.float32, field="position")
-    event, kind = jagged.event_index(jagged.count(events.hits)), kind_index(events.detector)[hits["subdetector"]]
-    used = np.flatnonzero((hits["energy"] > 0) & (kind <= HCAL))
-    neighbour, of_part = np.full(len(event), np.nan), hits["subdetector"][used]
-    rows = [used[:: max(1, -(-len(used) // MAX_HITS))]]
-    for i in np.flatnonzero(np.bincount(of_part, minlength=1)):
-        mine = used[of_part == i]
-        mine = mine[event[mine] == np.bincount(event[mine]).argmax()]
-        if not np.isfinite(depth[mine]).all():  # its face is not described
-            continue
-        layer = layers_by_position(depth[mine])
-        fullest = mine[layer == np.bincount(layer).argmax()][:MOST_IN_LAYER]
-        if len(fullest) >= MIN_IN_LAYER:
-            # The nearest of two is the hit itself.
-            neighbour[fullest] = KDTree(position[fullest]).query(position[fullest], k=2)[0][:, 1]
-            rows.append(fullest)
-    columns = {"part": hits["subdetector"], "energy": hits["energy"], "layer": hits["layer"]}
-    columns |= {"event": event, "depth": depth, "neighbour": neighbour}
-    # Hits of the fullest layers may be among the evenly spaced ones, too.
-    chosen = np.unique(np.concatenate(rows))
-    return {name: values[chosen] for name, values in columns.items()}
-
-
-def _of_tracks(events: Events) -> dict[str, npt.NDArray[Any]]:
-    """Columns of each track, compared with the detector's field and its particle; NaN where one does not apply."""
-    tracks, counts = jagged.columns(events.tracks), jagged.count(events.tracks)
-    momentum, state = (jagged.vectors(events.tracks, field=name) for name in ("momentum", "calo_position"))
-    # A chord of a circle is at most twice its radius long.
-    reach = 2 * np.hypot(*momentum[:, :2].T) / (GEV_PER_TESLA_MM * abs(events.detector.b_field))
-    # A circle that passes the axis at a distance d0 reaches farther from it by as much.
-    radius = np.hypot(*state[:, :2].T) - np.abs(np.nan_to_num(tracks["d0"]))
-    beyond = np.where(np.isfinite(radius), radius > REACH * reach, np.nan)
-    table = {"event": jagged.event_index(counts), "beyond": beyond}
-    if events.truth is None:
-        return table
-    if events.track_links is None:
-        return table | {"linked": np.zeros(len(beyond))}
-    of, truth = jagged.flat(assigned_particle(events.track_links, events.tracks)), jagged.columns(events.truth)
-    linked = of >= 0
-    table["linked"] = linked
-    of = np.where(linked, of + jagged.offsets(jagged.count(events.truth))[:-1][table["event"]], 0)
-    true = {name: np.append(values, 0)[of] for name, values in truth.items()}  # one more: there may be no particle
-    along = np.stack([true[axis] for axis in ("px", "py", "pz")], axis=1).astype(np.float64)
-    # Electrons radiate, and particles that were left out have no energy.
-    linked = linked & (np.abs(true["pdg"]) != ELECTRON) & (true["energy"] > 0)
-    hard = linked & (np.linalg.norm(along, axis=1) > MIN_MOMENTUM)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        ratio = np.hypot(*momentum[:, :2].T) / np.hypot(*along[:, :2].T)
-    return table | {
-        "pt_ratio": np.where(linked, ratio, np.nan),
-        "angle": np.where(hard, angle_between(momentum, along), np.nan),
-        "opposite": np.where(linked, tracks["charge"] * true["charge"] < 0, np.nan),
-    }
-
 
 # Standard deviations beyond the plausible range from which a value, and a block of a file, is reported.
 SURE, VERY_SURE = 3.0, 5.0
@@ -472,13 +119,6 @@ class Estimate(NamedTuple):
         spread = float(np.sqrt(((part - ratio * total) ** 2).sum())) / total.sum()
         return cls(ratio, float(np.hypot(spread, SPREAD * ratio / np.sqrt(n))), n)
 
-    def differs(self, other: Estimate, tolerance: float, *, relative: bool, sure: float = SURE) -> bool:
-        """Whether two values, or their logarithms, differ by more than `tolerance` and `sure` standard deviations."""
-        (a, da), (b, db) = (
-            (np.log(of.value), of.sigma / of.value) if relative and of.value > 0 else of[:2] for of in (self, other)
-        )
-        return bool(abs(a - b) > tolerance + sure * np.hypot(da, db))
-
 
 class Quantity(NamedTuple):
     """A column of a table with the plausible range of its `quantile`, of its mean (None) or its ratio to `over`.
@@ -509,10 +149,17 @@ class Quantity(NamedTuple):
         values = table[self.column][rows]
         return Estimate.ratio(values, table[self.over][rows]) if self.over else Estimate.of(values, self.quantile)
 
+    def differ(self, first: Estimate, second: Estimate, tolerance: float, sure: float = SURE) -> bool:
+        """Whether two values, or their logarithms, differ by more than `tolerance` and `sure` standard deviations."""
+        (a, da), (b, db) = (
+            (np.log(of.value), of.sigma / of.value) if self.relative and of.value > 0 else of[:2]
+            for of in (first, second)
+        )
+        return bool(abs(a - b) > tolerance + sure * np.hypot(da, db))
+
     def value(self, estimate: Estimate) -> str:
         """The value in the format of the text."""
-        start = self.text.index("{:")
-        return self.text[start : self.text.index("}", start) + 1].format(estimate.value)
+        return format(estimate.value, self.text.partition("{:")[2].partition("}")[0])
 
 
 CELL = "a minimum ionising particle leaves {{:.3g}} GeV in a cell of the {}, by {{n}} tracks"
@@ -603,21 +250,6 @@ QUANTITIES: Mapping[str, tuple[Quantity, ...]] = {
 }
 
 
-def quantities(name: str, detector: Detector) -> tuple[Quantity, ...]:
-    """Quantities of a table; for events also the quantities of each calorimeter."""
-    of_parts: list[Quantity] = []
-    for part in [part.name for part in detector.calorimeters] if name == "events" else ():
-        cells, energy = f"cells {part}", f"energy {part}"
-        twice, linked = TWO_HITS.format(part), LINKED.format(f"energy of {part}")
-        of_parts += [
-            Quantity(
-                "hits twice", f"twice {part}", twice, high=TWICE, over=cells, counted=cells, least=MIN_NEAR, changes=0.3
-            ),
-            Quantity("links", f"linked {part}", linked, 0.75, over=energy, least=1, changes=0.5),
-        ]
-    return (*QUANTITIES[name], *of_parts)
-
-
 EXACT = ("targets", "links")  # shares of the objects that are there, which have no error
 
 NARROWED = {"response": 1.2, "ecal_cell": 1.2, "hcal_cell": 1.25}
@@ -638,12 +270,11 @@ UNLIKE = 3.0  # ratio from which on a detector cannot be read: `general` gives p
 
 def compare(scales: Scales, sample: SampleScales | None = None) -> list[Check]:
     """Check the scales of events, by themselves and against the training sample of a model."""
-    if scales.detector is None:
+    if (detector := scales.detector) is None:
         return []
-    checks = [*_quantities(scales, sample), *_each_event(scales), *_calorimeters(scales)]
-    checks += [*_reconstructed(scales), *_changes(scales)]
-    if sample is not None:
-        checks += _sample(scales, sample)
+    checks = [*_quantities(scales, detector, sample), *_each_event(scales), *_calorimeters(scales, detector)]
+    checks += [*_reconstructed(scales), *_changes(scales, detector)]
+    checks += [] if sample is None else _sample(scales, detector, sample)
     said: dict[str, dict[bool, dict[str, None]]] = {}  # texts by name and result, without repetition
     for name, good, text in checks:
         said.setdefault(name, {True: {}, False: {}})[bool(good)][text] = None
@@ -653,46 +284,57 @@ def compare(scales: Scales, sample: SampleScales | None = None) -> list[Check]:
     ]
 
 
-def _quantities(scales: Scales, sample: SampleScales | None) -> Iterator[Check]:
-    """Quantities within their plausible ranges, by region; halves of the detector alike."""
-    assert scales.detector is not None
-    b_field = scales.detector.b_field
-    for name in QUANTITIES:
+def _measured(scales: Scales, detector: Detector, names: Iterable[str]) -> Iterator[tuple[str, Table, Quantity]]:
+    """Name and columns of these tables with each quantity that they have; of events, each calorimeter's, too."""
+    of_parts: list[Quantity] = []
+    for part in (part.name for part in detector.calorimeters):
+        cells, energy = f"cells {part}", f"energy {part}"
+        twice, linked = TWO_HITS.format(part), LINKED.format(f"energy of {part}")
+        of_parts += [
+            Quantity(
+                "hits twice", f"twice {part}", twice, high=TWICE, over=cells, counted=cells, least=MIN_NEAR, changes=0.3
+            ),
+            Quantity("links", f"linked {part}", linked, 0.75, over=energy, least=1, changes=0.5),
+        ]
+    for name in names:
         table = scales.table(name)
-        for q in quantities(name, scales.detector):
-            if not {q.column, q.over or q.column} <= table.keys():
+        for q in (*QUANTITIES[name], *of_parts):
+            if {q.column, q.over or q.column} <= table.keys():
+                yield name, table, q
+
+
+def _quantities(scales: Scales, detector: Detector, sample: SampleScales | None) -> Iterator[Check]:
+    """Quantities within their plausible ranges, by region; halves of the detector alike."""
+    for _, table, q in _measured(scales, detector, QUANTITIES):
+        known, regions = np.isfinite(table[q.column]), {}
+        if "endcap" in table:
+            endcap = table["endcap"] > 0
+            regions = {" in the barrel": known & ~endcap, " in the endcaps": known & endcap}
+            regions = {where: inside for where, inside in regions.items() if inside.sum() >= q.least}
+        for where, inside in (regions or {"": known}).items():
+            estimate = q.estimate(table, inside)
+            if (table[q.counted].sum() if q.counted else estimate.n) < q.least or np.isnan(estimate.value):
                 continue
-            known, regions = np.isfinite(table[q.column]), {}
-            if "endcap" in table:
-                endcap = table["endcap"] > 0
-                regions = {" in the barrel": known & ~endcap, " in the endcaps": known & endcap}
-                regions = {where: inside for where, inside in regions.items() if inside.sum() >= q.least}
-            for where, inside in (regions or {"": known}).items():
-                estimate = q.estimate(table, inside)
-                if (table[q.counted].sum() if q.counted else estimate.n) < q.least or np.isnan(estimate.value):
-                    continue
-                # Momentum errors scatter if the particles do not come from the IP.
-                if q.name == "curvature" and np.ptp(np.quantile(table[q.column][inside], [0.25, 0.75])) > SCATTER:
-                    continue
-                text = q.text.format(estimate.value, n=estimate.n, b_field=b_field) + where
-                expected = None if sample is None or estimate.n < MIN_HALF else sample.trails.get(q.column)
-                step = 0.0 if q.name in EXACT else SURE * estimate.sigma
-                if not q.low - step <= estimate.value <= q.high + step:
-                    wrong = q.wrong.format(fit=b_field / estimate.value) if estimate.value else ""
-                    yield Check(q.name, False, text + wrong)
-                elif expected and estimate.differs(
-                    Estimate(expected, 0.0, 0), np.log(NARROWED[q.column]), relative=True
-                ):
-                    yield Check(q.name, False, f"{text}, and in the training sample of the model {expected:.3g}")
-                else:
-                    yield Check(q.name, True, text)
-                for axis in "zxy" if q.halves < np.inf else "":
-                    plus, minus = (q.estimate(table, inside & (sign * table[axis] > 0)) for sign in (1, -1))
-                    if min(plus.n, minus.n) >= MIN_HALF and plus.differs(minus, q.halves, relative=q.relative):
-                        halves = f"{q.value(plus)} at +{axis} and {q.value(minus)} at -{axis}"
-                        yield Check(q.name, False, f"{text}: {halves}")
-                if estimate.value >= q.low and (empty := _empty_sectors(q, table, inside)):
-                    yield Check(q.name, False, f"{text}: {empty}")
+            # Momentum errors scatter if the particles do not come from the IP.
+            if q.name == "curvature" and np.ptp(np.quantile(table[q.column][inside], [0.25, 0.75])) > SCATTER:
+                continue
+            text = q.text.format(estimate.value, n=estimate.n, b_field=detector.b_field) + where
+            expected = None if sample is None or estimate.n < MIN_HALF else sample.trails.get(q.column)
+            step = 0.0 if q.name in EXACT else SURE * estimate.sigma
+            good, more = q.low - step <= estimate.value <= q.high + step, ""
+            if not good and estimate.value:
+                more = q.wrong.format(fit=detector.b_field / estimate.value)
+            elif good and expected:
+                good = not q.differ(estimate, Estimate(expected, 0.0, 0), np.log(NARROWED[q.column]))
+                more = "" if good else f", and in the training sample of the model {expected:.3g}"
+            yield Check(q.name, good, text + more)
+            for axis in "zxy" if q.halves < np.inf else "":
+                plus, minus = (q.estimate(table, inside & (sign * table[axis] > 0)) for sign in (1, -1))
+                if min(plus.n, minus.n) >= MIN_HALF and q.differ(plus, minus, q.halves):
+                    halves = f"{q.value(plus)} at +{axis} and {q.value(minus)} at -{axis}"
+                    yield Check(q.name, False, f"{text}: {halves}")
+            if estimate.value >= q.low and (empty := _empty_sectors(q, table, inside)):
+                yield Check(q.name, False, f"{text}: {empty}")
     endcap = scales.table("trails").get("endcap", np.zeros(0)) > 0
     n_tracks = {"the barrel": np.count_nonzero(~endcap), "the endcaps": np.count_nonzero(endcap)}
     if too_few := [f"{n} in {where}" for where, n in n_tracks.items() if n < MIN_TRACKS]:
@@ -715,32 +357,34 @@ def _empty_sectors(q: Quantity, table: Table, inside: Mask) -> str:
 
 def _each_event(scales: Scales) -> Iterator[Check]:
     """Find events that lack what others have, and events that begin with the hits of another one."""
-    table = scales.table("events")
+    if not (table := scales.table("events")):
+        return
     counts = {name: table[name] for name in MANY if name in table and np.count_nonzero(table[name]) >= 3}
     least = {name: np.quantile(count[count > 0], 0.1) for name, count in counts.items()}
     large = {name: counts[name] >= least[name] for name in counts if least[name] >= MANY[name]}
     for name in large:
         # Hits are expected of many tracks, tracks of many hits in both: two photons leave none in the HCAL.
         others = [other for other in MANY if (other == "tracks") != (name == "tracks")]
-        if not large.keys() >= {*others}:
-            continue
-        without = (counts[name] == 0) & np.all([large[other] for other in others], axis=0)
-        text = f"{_entries(scales, table, without)}: no {name}, and most other events have at least {least[name]:.0f}"
-        yield Check("empty events", not without.any(), text if without.any() else "no event lacks what others have")
-    if table and table.get("momentum", np.zeros(1)).sum() > HARD and not table["n_hits"].any():
-        text = f"no event has hits, and their tracks have {table['momentum'].sum():.4g} GeV"
-        yield Check("empty events", False, text)
-    if table:
-        starts = np.stack([table[name] for name in ("start", "place")], axis=1)
-        known = np.flatnonzero(np.isfinite(starts[:, 0]))
-        _, number, n = np.unique(starts[known], axis=0, return_inverse=True, return_counts=True)
-        again = np.isin(np.arange(len(starts)), known[n[number.reshape(-1)] > 1])
-        text = f"{_entries(scales, table, again)}: {np.count_nonzero(again)} events begin with the hits of another one:"
-        text += " they are there twice, or lists of hits were not emptied between events"
-        yield Check("events twice", not again.any(), text if again.any() else "no two events begin with the same hits")
+        if large.keys() >= {*others}:
+            without = (counts[name] == 0) & np.all([large[other] for other in others], axis=0)
+            text = f"{_entries(scales, table, without)}: no {name}, and most other events have at least"
+            yield Check("empty events", not without.any(), f"{text} {least[name]:.0f}")
+    momentum = table.get("momentum", np.zeros(1)).sum()
+    if momentum > HARD and not table["n_hits"].any():
+        yield Check("empty events", False, f"no event has hits, and their tracks have {momentum:.4g} GeV")
+    starts = np.stack([table[name] for name in ("start", "place")], axis=1)
+    known = np.flatnonzero(np.isfinite(starts[:, 0]))
+    _, number, n = np.unique(starts[known], axis=0, return_inverse=True, return_counts=True)
+    again = np.isin(np.arange(len(starts)), known[n[number.reshape(-1)] > 1])
+    text = f"{_entries(scales, table, again)}: {np.count_nonzero(again)} events begin with the hits of another one:"
+    text += " they are there twice, or lists of hits were not emptied between events"
+    yield Check("events twice", not again.any(), text)
 
 
 GENERAL = {
+    "empty events": "no event lacks what others have",
+    "events twice": "no two events begin with the same hits",
+    "changes": "all parts of the file are alike",
     "cells": "hits of calorimeters have the energy of minimum ionising particles",
     "hits twice": "no two hits are in one cell",
     "cell size": "cells are as large as described",
@@ -748,19 +392,18 @@ GENERAL = {
     "layers": "layers follow the depth of the hits",
     "links": "hits and tracks are linked to particles",
 }
-"""Texts of what holds for all calorimeters."""
+"""Texts of what holds for all events, calorimeters or parts of a file."""
 
 
-def _calorimeters(scales: Scales) -> Iterator[Check]:
+def _calorimeters(scales: Scales, detector: Detector) -> Iterator[Check]:
     """Energies, places and layers of the hits of each calorimeter against its description."""
-    assert scales.detector is not None
     hits = scales.table("hits")
-    for i, part in enumerate(scales.detector.calorimeters):
+    for i, part in enumerate(detector.calorimeters):
         mine = hits["part"] == i if hits else np.zeros(0)
         if part.kind not in KINDS or mine.sum() < MIN_HITS:
             continue
         energy, layer, depth, neighbour = (hits[name][mine] for name in ("energy", "layer", "depth", "neighbour"))
-        if sum(layers.count for layers in part.layers) < N_LAYERS:
+        if part.n_layers < N_LAYERS:
             typical = float(np.median(energy))
             text = f"a typical hit of {part.name} has {typical:.3g} GeV: is its unit GeV?"
             yield Check("cells", HIT_ENERGY[0] < typical < HIT_ENERGY[1], text)
@@ -777,31 +420,28 @@ def _calorimeters(scales: Scales) -> Iterator[Check]:
             yield Check("cells", False, f"{text}: they are cut off, or saturated")
 
         neighbour = neighbour[neighbour > min(1.0, (part.cell_size or 4.0) / 4)]  # not in the same cell
-        if part.cell_size and len(neighbour) >= MIN_NEAR:
+        if (described := part.cell_size) and len(neighbour) >= MIN_NEAR:
             # Many hits have no neighbour where few cells are hit: the smallest distance is the upper limit.
             size, smallest = float(np.quantile(neighbour, 0.2)), neighbour.min()
-            described = part.cell_size
-            text = f"cells of {part.name} are {size:.3g} mm large (described: {described:g})"
             good = described <= CELL_SIZE * size and smallest <= 2 * CELL_SIZE * described
-            yield Check("cell size", good, text)
+            yield Check("cell size", good, f"cells of {part.name} are {size:.3g} mm large (described: {described:g})")
 
         edges = np.cumsum([0.0] + [layers.pitch for layers in part.layers for _ in range(layers.count)])
         if len(edges) == 1 or part.region == "other" or not np.isfinite(depth).all():
             continue
-        outside = ((depth < -PLACE) | (depth > edges[-1] + PLACE)).mean()
-        name = "inner_radius" if part.region == "barrel" else "inner_z"
-        text = f"{outside:.0%} of the hits of {part.name} lie outside of it: {name} {getattr(part, name) or 0:g} mm"
+        outside, face = ((depth < -PLACE) | (depth > edges[-1] + PLACE)).mean(), FACES[part.region]
+        text = f"{outside:.0%} of the hits of {part.name} lie outside of it: {face} {getattr(part, face) or 0:g} mm"
         yield Check("faces", outside <= OUTSIDE, f"{text}, layers of {edges[-1]:.4g} mm")
-        entry = hits["entry"][mine][layer >= 0]
-        layer, depth = layer[layer >= 0].astype(np.int64), depth[layer >= 0]
+        numbered = layer >= 0
+        layer, depth, entry = layer[numbered].astype(np.int64), depth[numbered], hits["entry"][mine][numbered]
         if outside <= OUTSIDE and len(layer) >= MIN_HITS:
             # The first layer may be 0 or 1, so the most frequent difference counts, and its neighbours.
             shift = layer - (np.searchsorted(edges, depth, side="right") - 1)
-            on = np.convolve(np.bincount(shift - shift.min()), np.ones(3)).max() / len(shift)
-            pitch, described = layer_pitches(depth, layer)[0][1], part.layers[0].pitch
+            frequency = np.bincount(shift - shift.min())
+            first, on = int(frequency.argmax() + shift.min()), np.convolve(frequency, np.ones(3)).max() / len(shift)
             text = f"{on:.0%} of the hits of {part.name} have the layer of their depth: encoding or pitch is wrong"
-            yield Check("layers", on >= ON_LAYERS, f"{text} (measured: {pitch:.3g} mm, described: {described:g} mm)")
-            first = int(np.bincount(shift - shift.min()).argmax() + shift.min())
+            text += f" (measured: {layer_pitches(depth, layer)[0][1]:.3g} mm, described: {part.layers[0].pitch:g} mm)"
+            yield Check("layers", on >= ON_LAYERS, text)
             text = f"hits of {part.name} have layer numbers up to {layer.max()}, described: {len(edges) - 1} layers"
             yield Check("layers", layer.max() - first < len(edges) - 1, text)
             for begin, end, beside in _dead_layers(layer - first, entry, len(edges) - 1) if on >= ON_LAYERS else ():
@@ -837,9 +477,8 @@ def _reconstructed(scales: Scales) -> Iterator[Check]:
         if column not in table or (column == "reference" and "momentum" not in table):
             continue
         known = np.isfinite(table[column])  # a reference says nothing of an event without hits
-        of_known = {of: values[known] for of, values in table.items()}
         energy, hits, momentum = (
-            np.nan_to_num(of_known.get(of, np.zeros(known.sum()))).astype(np.float64)
+            np.where(known, np.nan_to_num(table.get(of, np.zeros(len(known)))), 0.0).astype(np.float64)
             for of in (column, "energy", "momentum")
         )
         least, most = np.maximum(hits, momentum), hits + momentum
@@ -849,45 +488,36 @@ def _reconstructed(scales: Scales) -> Iterator[Check]:
             good |= most.sum() < MIN_REFERENCE
         elif good and (far := (energy > 1.5 * RECONSTRUCTED[1] * most) & (energy > 10.0)).any():
             good = False
-            text = f"particles of {_entries(scales, of_known, far)} have up to {energy[far].max():.4g} GeV"
+            text = f"particles of {_entries(scales, table, far)} have up to {energy[far].max():.4g} GeV"
             text += f", their hits and tracks up to {most[far].max():.4g} GeV"
         yield Check(name, bool(good), text)
 
 
-def _changes(scales: Scales) -> Iterator[Check]:
+def _changes(scales: Scales, detector: Detector) -> Iterator[Check]:
     """Find parts of a file that differ from its rest, with their entries."""
-    assert scales.detector is not None
-    for name in BLOCK:
-        table = scales.table(name)
-        for q in quantities(name, scales.detector):
-            if not {q.column, q.over or q.column} <= table.keys():
-                continue
-            known = np.flatnonzero(np.isfinite(table[q.column]))
-            n_blocks = len(known) // max(BLOCK[name], len(known) // N_BLOCKS)
-            if n_blocks < 2:
-                continue
-            blocks = np.array_split(known, n_blocks)
-            estimates = [q.estimate(table, block) for block in blocks]
-            # A part in other units would rule a ratio of sums.
-            values = np.array([estimate.value for estimate in estimates])
-            typical = Estimate.of(values, 0.5) if q.over else q.estimate(table)
-            differing = [
-                block
-                for block, estimate in zip(blocks, estimates, strict=True)
-                if estimate.differs(typical._replace(sigma=0.0), q.changes, relative=q.relative, sure=VERY_SURE)
-            ]
-            # Where half of the parts differ, there is no rest that they differ from: then the file may change within.
-            if not 0 < 2 * len(differing) < n_blocks:
-                halves = np.array_split(known, 2)
-                first, second = (q.estimate(table, half) for half in halves)
-                change = first.differs(second, q.changes, relative=q.relative, sure=VERY_SURE)
-                differing = halves[1:] if change else []
-            if differing:
-                chosen = np.isin(np.arange(len(table["file"])), np.concatenate(differing))
-                part, others = q.estimate(table, chosen), q.estimate(table, ~chosen)
-                text = f"{q.text.format(part.value, n=part.n)}; {q.value(others)} in others"
-                yield Check("changes", False, f"{_entries(scales, table, chosen)}: {text}")
-            yield Check("changes", True, "all parts of the file are alike")
+    for name, table, q in _measured(scales, detector, BLOCK):
+        known = np.flatnonzero(np.isfinite(table[q.column]))
+        n_blocks = len(known) // max(BLOCK[name], len(known) // N_BLOCKS)
+        if n_blocks < 2:
+            continue
+        blocks = np.array_split(known, n_blocks)
+        estimates = [q.estimate(table, block) for block in blocks]
+        # A part in other units would rule a ratio of sums.
+        values = np.array([estimate.value for estimate in estimates])
+        typical = (Estimate.of(values, 0.5) if q.over else q.estimate(table))._replace(sigma=0.0)
+        pairs = zip(blocks, estimates, strict=True)
+        differing = [block for block, of in pairs if q.differ(of, typical, q.changes, VERY_SURE)]
+        # Where half of the parts differ, there is no rest that they differ from: then the file may change within.
+        if not 0 < 2 * len(differing) < n_blocks:
+            halves = np.array_split(known, 2)
+            first, second = (q.estimate(table, half) for half in halves)
+            differing = halves[1:] if q.differ(first, second, q.changes, VERY_SURE) else []
+        if differing:
+            chosen = np.isin(np.arange(len(table["file"])), np.concatenate(differing))
+            part, others = q.estimate(table, chosen), q.estimate(table, ~chosen)
+            text = f"{q.text.format(part.value, n=part.n)}; {q.value(others)} in others"
+            yield Check("changes", False, f"{_entries(scales, table, chosen)}: {text}")
+        yield Check("changes", True, "")
 
 
 def _entries(scales: Scales, table: Table, chosen: Mask) -> str:
@@ -900,9 +530,8 @@ def _entries(scales: Scales, table: Table, chosen: Mask) -> str:
     return ", ".join(texts)
 
 
-def _sample(scales: Scales, sample: SampleScales) -> Iterator[Check]:
+def _sample(scales: Scales, detector: Detector, sample: SampleScales) -> Iterator[Check]:
     """Compare events with the training sample of a model."""
-    assert scales.detector is not None
     # The typical opening angle is compared with the training's widest.
     read, table = scales.sample(opening=0.5), scales.table("events")
     for name, column, factor, what in COMPARED:
@@ -914,7 +543,7 @@ def _sample(scales: Scales, sample: SampleScales) -> Iterator[Check]:
                 text += f" ({_entries(scales, table, table[column] > factor * theirs)})"
             yield Check("training sample", good, text)
     if sample.detectors:
-        yield check_training_range(scales.detector, sample)
+        yield check_training_range(detector, sample)
 
 
 def check_training_range(detector: Detector, sample: SampleScales) -> Check:

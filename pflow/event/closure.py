@@ -100,18 +100,16 @@ class TrackDeposits:
         depth, tracks = depths(events) if depth is None else depth, _Entries.of(events)
         hits = _FirstHits.of(events, position, distance, depth)
         narrow, wide, separation = _cones(events, position, distance, tracks)
-        calibrated = _mean_scales(events.detector)
-        trails = _trails(events, hits, tracks) | {"twice": separation < SAME}
+        trails, stubs = _trails(events, hits, tracks) | {"twice": separation < SAME}, _stubs(events, hits, tracks)
         deposits = cls(
-            momentum=tracks.p,
-            narrow=narrow,
-            around=wide - narrow,
-            separation=separation,
-            trails=trails,
-            stubs=_stubs(events, hits, tracks),
+            momentum=tracks.p, narrow=narrow, around=wide - narrow, separation=separation, trails=trails, stubs=stubs
         )
+        # Mean factors on energies in an HCAL and in an ECAL; 1 of those not known.
+        parts = events.detector.calorimeters
+        hcal = float(np.mean([part.hadron_scale or 1.0 for part in parts if part.kind == "hcal"] or [1.0]))
+        ecal = float(np.mean([part.electron_scale for part in parts if part.kind == "ecal"] or [1.0]))
         with np.errstate(divide="ignore", invalid="ignore"):
-            trails["response"] = _where(deposits.hadrons(float(calibrated[0])), (narrow @ calibrated) / tracks.p)
+            trails["response"] = _where(deposits.hadrons(hcal), (narrow @ np.array([hcal, ecal])) / tracks.p)
         return deposits
 
     def isolated(self, scale: float = 1.0) -> Mask:
@@ -166,19 +164,21 @@ class _FirstHits:
         """Select them among the hits of the events, by their `depths`."""
         columns = jagged.columns(events.hits)
         number, kind = columns["subdetector"], kind_index(events.detector)[columns["subdetector"]]
-        sizes = np.array([_trail_sizes(part) for part in events.detector.calorimeters], np.float32)
-        depth = depth / sizes[number, 0]  # in layers
+        parts = events.detector.calorimeters
+        pitch = [part.layers[0].pitch if part.layers else PITCH.get(part.kind, 1.0) for part in parts]
+        width = [max(WIDTH.get(part.kind, 0.0), CELLS * (part.cell_size or 0.0)) for part in parts]
+        length = [BEHIND.get(part.kind, 0.0) for part in parts]
+        depth = depth / np.array(pitch, np.float32)[number]  # in layers
         index = np.flatnonzero((depth >= 0) & (depth < N_LAYERS) & (kind <= HCAL) & (columns["energy"] > 0))
-        length, width = sizes[number[index], 1:].T
         return cls(
             index=index,
-            kind=1 * (kind[index] == HCAL),
+            kind=kind[index],
             layer=depth[index].astype(int),
             energy=columns["energy"][index],
             position=position[index],
             distance=distance[index],
-            length=length,
-            width=width,
+            length=np.array(length, np.float32)[number[index]],
+            width=np.array(width, np.float32)[number[index]],
             bounds=np.searchsorted(index, jagged.offsets(jagged.count(events.hits))),
         )
 
@@ -221,16 +221,12 @@ class _Entries:
         entry = np.where(has_state, state, by_helix)
         direction = unit_vector(np.where(has_state & np.isfinite(at_state).all(axis=1)[:, None], at_state, at_helix))
         index = np.flatnonzero((p > MIN_MOMENTUM) & (jagged.count(events.hits)[event] > 0))
-        steeper = (1 + STEP) * np.asarray(momentum[index], dtype=np.float64)
+        steeper = (1 + STEP) * momentum[index]
+        columns = {"event": event, "p": p, "pt": pt, "entry": entry, "direction": direction}
+        columns |= {"state": state, "by_helix": by_helix}
         return cls(
             index=index,
-            event=event[index],
-            p=np.asarray(p[index], dtype=np.float64),
-            pt=np.asarray(pt[index], dtype=np.float64),
-            entry=np.asarray(entry[index], dtype=np.float64),
-            direction=np.asarray(direction[index], dtype=np.float64),
-            state=np.asarray(state[index], dtype=np.float64),
-            by_helix=np.asarray(by_helix[index], dtype=np.float64),
+            **{name: values[index] for name, values in columns.items()},
             moved=follow_to_calorimeter(start[index], steeper, charge[index], events.detector)[0],
             bounds=np.searchsorted(event[index], np.arange(len(counts) + 1)),
             towards=np.nan_to_num(unit_vector(entry)),
@@ -286,7 +282,7 @@ def _stubs(events: Events, hits: _FirstHits, tracks: _Entries) -> dict[str, npt.
     enough &= np.count_nonzero(enough & (n_stubs > 0)) >= MIN_SHARE * np.count_nonzero(n_stubs)
     return {
         "event": event,
-        "endcap": np.abs(hits.position[begins, 2]) > detector.ecal_inner_z - 1.0,
+        "endcap": _in_endcap(detector, hits.position[begins]),
         **dict(zip("xyz", hits.position[begins].T, strict=True)),
         "lost": _where(enough[event], np.concatenate(lost)),
     }
@@ -312,40 +308,36 @@ class _Trail(NamedTuple):
     """The trails of all tracks in one kind of calorimeter, float64 [track]; NaN of tracks without a hit.
 
     `n_hits`; `n_layers`, with hits; `cell`, median energy of the hits at normal incidence, GeV; `offset` [2, track],
-    their median distance from the line along azimuth and polar angle, mm, and `size` of the cells, mm; `expected`
-    number of layers, at most `N_LAYERS`; `seen`, whether hits are in so many layers that they are no coincidence.
+    their median distance from the line along azimuth and polar angle, mm, and the same `in_cells`; `expected` number of
+    layers, at most `N_LAYERS`; `seen`, whether hits are in so many layers that they are no coincidence.
     """
 
     n_hits: Floats
     n_layers: Floats
     cell: Floats
     offset: Floats
-    size: float
+    in_cells: Floats
     expected: int
     seen: Mask
-
-    def offsets(self, kind: str, applies: Mask) -> dict[str, Floats]:
-        """Columns of the distance from the line, in cells."""
-        names = (f"{kind}_azimuth", f"{kind}_polar")
-        return {name: _where(applies, mm / self.size) for name, mm in zip(names, self.offset, strict=True)}
 
 
 def _trail(detector: Detector, hits: _FirstHits, tracks: _Entries, pairs: Index, axes: Floats, kind: int) -> _Trail:
     """What the `pairs` of tracks and hits show of the calorimeters of a kind; `axes`: [track, 2, 3], azimuth, polar."""
     n, (track, hit) = len(tracks.index), pairs[:, hits.kind[pairs[1]] == kind]
-    endcap, direction = _in_endcap(detector, tracks), tracks.direction
+    endcap, direction = _in_endcap(detector, tracks.entry), tracks.direction
     to_normal = np.where(endcap, np.abs(direction[:, 2]), np.hypot(direction[:, 0], direction[:, 1]))  # cosine
     # np.unique, because several hits in a layer count once.
     n_layers = np.bincount(np.unique(track * N_LAYERS + hits.layer[hit]) // N_LAYERS, minlength=n).astype(np.float64)
     from_line = np.einsum("hac,hc->ah", axes[track], hits.position[hit] - tracks.entry[track])
-    described = [sum(x.count for x in part.layers) for part in detector.calorimeters if part.kind == KINDS[kind]]
-    expected = min(max(described, default=0) or N_LAYERS, N_LAYERS)  # 1 of crystals
+    described = max((part.n_layers for part in detector.calorimeters if part.kind == KINDS[kind]), default=0)
+    expected = min(described or N_LAYERS, N_LAYERS)  # 1 of crystals
+    offset = np.stack([medians(track, along_axis, n) for along_axis in from_line])
     return _Trail(
         n_hits=np.bincount(track, minlength=n).astype(np.float64),
         n_layers=n_layers,
         cell=medians(track, hits.energy[hit] * to_normal[track], n),
-        offset=np.stack([medians(track, along_axis, n) for along_axis in from_line]),
-        size=_cell_size(detector, KINDS[kind]),
+        offset=offset,
+        in_cells=offset / _cell_size(detector, KINDS[kind]),
         expected=expected,
         seen=n_layers >= min(MIN_LAYERS, expected),
     )
@@ -370,18 +362,18 @@ def _trails(events: Events, hits: _FirstHits, tracks: _Entries) -> dict[str, npt
         momentum = _where(bends, -(off * lever).sum(axis=0) / reach**2)
         trails = {
             "event": tracks.event,
-            "endcap": _in_endcap(detector, tracks),
+            "endcap": _in_endcap(detector, tracks.entry),
             **dict(zip("xyz", tracks.entry.T, strict=True)),
             "b_field": np.abs(jagged.columns(events.tracks)["omega"][tracks.index]) * tracks.pt / GEV_PER_TESLA_MM,
             "trail": ecal.seen,
             "layers": _where(ecal.seen, ecal.n_layers / ecal.expected),
-            **ecal.offsets("ecal", ecal.seen),
+            **dict(zip(("ecal_azimuth", "ecal_polar"), _where(ecal.seen, ecal.in_cells), strict=True)),
             "helix": _where(straight & np.isfinite(near_helix), near_helix < NEAR),
             "momentum": momentum,
             # The other charge leads as far to the other side: as twice the momentum taken away.
             "opposite": _where(np.isfinite(momentum), momentum < -1.0),
             "behind": _where(in_hcal, hcal.n_layers > 0),
-            **hcal.offsets("hcal", in_hcal & hcal.seen),
+            **dict(zip(("hcal_azimuth", "hcal_polar"), _where(in_hcal & hcal.seen, hcal.in_cells), strict=True)),
             "ecal_cell": _where(straight, ecal.cell),
             "hcal_cell": _where(in_hcal, hcal.cell),
         }
@@ -401,27 +393,13 @@ def _where(applies: Mask, values: npt.NDArray[Any]) -> Floats:
     return np.where(applies, values, np.nan)
 
 
-def _in_endcap(detector: Detector, tracks: _Entries) -> Mask:
-    return np.asarray(np.abs(tracks.entry[:, 2]) > detector.ecal_inner_z - 1.0)
-
-
-def _mean_scales(detector: Detector) -> Floats:
-    """Mean factors of hadrons on energies in an HCAL and of electrons in an ECAL, [2]; 1 of those not known."""
-    parts = detector.calorimeters
-    hcal = [part.hadron_scale or 1.0 for part in parts if part.kind == "hcal"]
-    ecal = [part.electron_scale for part in parts if part.kind == "ecal"]
-    return np.array([np.mean(hcal or [1.0]), np.mean(ecal or [1.0])])
+def _in_endcap(detector: Detector, position: npt.NDArray[Any]) -> Mask:
+    return np.asarray(np.abs(position[:, 2]) > detector.ecal_inner_z - 1.0)
 
 
 def _cell_size(detector: Detector, kind: str) -> float:
     """The largest size of cells of the calorimeters of a kind, mm."""
     return max([part.cell_size or 5.0 for part in detector.calorimeters if part.kind == kind], default=5.0)
-
-
-def _trail_sizes(part: Calorimeter) -> tuple[float, float, float]:
-    """Pitch of the first layers, and length and half width of trails, mm."""
-    pitch = part.layers[0].pitch if part.layers else PITCH.get(part.kind, 1.0)
-    return pitch, BEHIND.get(part.kind, 0.0), max(WIDTH.get(part.kind, 0.0), CELLS * (part.cell_size or 0.0))
 
 
 def _face(detector: Detector, part: Calorimeter) -> float:

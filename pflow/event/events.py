@@ -282,6 +282,10 @@ def concatenate(chunks: Sequence[Events]) -> Events:
     for name in PARTS:
         parts = [getattr(chunk, name) for chunk in chunks]
         values[name] = None if any(part is None for part in parts) else jagged.concatenate(parts)
+    if any(chunk.geometry is not None for chunk in chunks):
+        # Events that were not moved have the detector's own geometry.
+        own = [chunk.geometry or Geometry.of(first.detector)[np.zeros(len(chunk), dtype=np.int64)] for chunk in chunks]
+        values["geometry"] = Geometry.join(own)
     path = first.path if all(chunk.path == first.path for chunk in chunks) else ""
     return dataclasses.replace(first, path=path, **values)
 
@@ -507,11 +511,10 @@ class Reconstruction(EventLists):
         n, n_tracks, n_particles = len(self), jagged.count(events.tracks), jagged.count(self.particles)
         momentum = np.linalg.norm(jagged.vectors(events.tracks.momentum), axis=1)
         total = np.bincount(jagged.event_index(n_tracks), momentum, n)
-        columns = jagged.columns(self.particles)
-        charged = columns["charge"] != 0
+        charged = jagged.columns(self.particles)["charge"] != 0
         if self.track_links is None:
             neutral = np.full(n, np.nan)
-            of_charged = charged * np.sqrt(sum(columns[axis].astype(np.float64) ** 2 for axis in PXYZ))
+            of_charged = charged * np.linalg.norm(jagged.vectors(self.particles[[*PXYZ]]), axis=1)
             used = np.bincount(jagged.event_index(n_particles), of_charged, n)
         else:
             links = Links.of(self.track_links)

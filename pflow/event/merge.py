@@ -135,8 +135,7 @@ class Grid:
     sectors: Index  # number of cells around the axis in a barrel
     barrel: Mask
     alone: Mask  # whether hits are not merged
-    layers: int  # summed together
-    depth: float  # of a cell, see `Merge`; 0: cells are cut in layers
+    merge: Merge
 
     @classmethod
     def of(cls, detector: Detector, merge: Merge) -> Grid:
@@ -150,8 +149,7 @@ class Grid:
             sectors=np.maximum(1, np.round(2 * np.pi * radius / size)).astype(np.int64),
             barrel=np.array([calorimeter.region == "barrel" for calorimeter in detector.calorimeters]),
             alone=np.array([kind not in of_kind for kind in kinds]),
-            layers=merge.layers,
-            depth=merge.depth,
+            merge=merge,
         )
 
 
@@ -168,12 +166,12 @@ def cells_of(hits: Mapping[str, Any], grid: Grid, depth: Any = None) -> tuple[An
     in_phi = _floor(xp.arctan2(y, x) / (2 * np.pi) * sectors) % sectors
     first = xp.where(barrel, in_phi, _floor(x / size))
     second = _floor(xp.where(barrel, z, y) / size)
-    if depth is not None and grid.depth:
-        steps = _floor(depth / grid.depth)
+    if depth is not None and grid.merge.depth:
+        steps = _floor(depth / grid.merge.depth)
     else:
         layer, place = integer(hits["layer"]), xp.where(barrel, xp.hypot(x, y), xp.abs(z))
         # Negative, so that hits without a layer never share a cell with hits of a layer.
-        steps = xp.where(layer < 0, -1 - _floor(place / size), layer // grid.layers)
+        steps = xp.where(layer < 0, -1 - _floor(place / size), layer // grid.merge.layers)
     # Both endcaps are one subdetector: the sign of z tells them apart, and twice the depth leaves room for it.
     cells = (subdetector, 2 * steps + integer(~barrel & (z < 0)), first, second)
     if not grid.alone.any():
@@ -302,22 +300,20 @@ def sum_cells(events: Events, hits: Index, first: Index) -> Events:
     cells = {name: values[is_cell] for name, values in columns.items()}  # copies
     for name, values in sums.items():
         cells[name][shared] = values
-    links = events.hit_links
-    if links is not None:
-        links = _summed_links(events.hits, links, cell, shared, n_cells)
+    links = None if events.hit_links is None else _summed_links(events, cell, shared, n_cells)
     return dataclasses.replace(events, hits=jagged.records(cells, n_cells), hit_links=links)
 
 
-def _summed_links(hits: ak.Array, records: ak.Array, cell: Index, shared: Index, n_cells: Index) -> ak.Array:
+def _summed_links(events: Events, cell: Index, shared: Index, n_cells: Index) -> ak.Array:
     """Links of cells instead of hits; weights in a shared cell are proportional to the energies."""
-    links = Links.of(records)
-    hit = links.flat_source(jagged.count(hits))
+    links = Links.of(events.hit_links)
+    hit = links.flat_source(jagged.count(events.hits))
     of_link, weight = cell.take(hit), links.weight.copy()
     is_shared = np.zeros(len(cell), dtype=np.bool_)
     is_shared[shared] = True
     changed = np.flatnonzero(is_shared.take(of_link))
     _, group = np.unique(of_link[changed], return_inverse=True)
-    energy = weight[changed].astype(np.float64) * jagged.columns(hits)["energy"][hit[changed]]
+    energy = weight[changed].astype(np.float64) * jagged.columns(events.hits)["energy"][hit[changed]]
     total, equal = np.bincount(group, energy)[group], 1.0 / np.bincount(group)[group]
     # Links of a cell without energy would have 0 / 0.
     weight[changed] = np.divide(energy, total, out=equal, where=total > 0)

@@ -218,8 +218,8 @@ class Move:
 
     def detector(self, detector: Detector) -> Detector:
         """The description of the detector after the move; ConfigError says why it cannot be made of this one."""
-        n_layers = [sum(r.count for r in c.layers) for c in detector.calorimeters if c.kind == "hcal"]
-        if (self.hcal_layers or 0) > (most := max(n_layers, default=0)):
+        most = max((c.n_layers for c in detector.calorimeters if c.kind == "hcal"), default=0)
+        if (self.hcal_layers or 0) > most:
             raise ConfigError(f"hcal_layers={self.hcal_layers}: the HCAL of '{detector.name}' has {most} layers")
         cells, calorimeters = {"ecal": self.ecal_cells, "hcal": self.hcal_cells}, []
         for calorimeter in detector.calorimeters:
@@ -274,7 +274,7 @@ class Move:
                 raise ConfigError(f"{where}{text}: complete its YAML file (pflow detector FILE drafts one)")
         if (self.layers > 1 or self.hcal_layers) and np.any(hits["layer"][np.isin(kind, (ECAL, HCAL))] < 0):
             raise ConfigError(f"{where}the hits have no layer numbers, so that no layers can be left out")
-        n_layers = np.array([sum(layers.count for layers in c.layers) for c in events.detector.calorimeters])
+        n_layers = np.array([c.n_layers for c in events.detector.calorimeters])
         if self.hcal_layers and np.any((hits["layer"] >= n_layers[hits["subdetector"]])[kind == HCAL]):
             raise ConfigError(f"{where}hcal_layers: hits have layer numbers (from 0) beyond the described layers")
         if self.time and not np.isfinite(hits["time"]).any():
@@ -326,7 +326,7 @@ def change_cells(events: Events, forms: Forms) -> Events:
     event = jagged.event_index(jagged.count(events.hits))
     calorimeters, kinds = events.detector.calorimeters, kind_index(events.detector)
     kind = kinds[hits["subdetector"]]
-    n_layers = np.array([sum(layers.count for layers in calorimeter.layers) for calorimeter in calorimeters])
+    n_layers = np.array([calorimeter.n_layers for calorimeter in calorimeters])
     required = np.array([calorimeter.required for calorimeter in calorimeters])
     every = forms["every"][event, kind]
     keep = hits["layer"] % every == 0

@@ -45,9 +45,7 @@ from pflow.physics.pdg import is_invisible
 RULES = ("calo", "stable", "entering")  # names of the truth rules
 STABLE_STATUS = (1,)  # generator status of stable particles: HepMC's
 MOST_NAMED = 10  # largest number of status codes in a message
-DECAYED = (
-    0.9  # smallest share of its energy that final descendants of a decayed particle have; of one that radiates: less
-)
+DECAYED = 0.9  # smallest share of its energy that a decayed particle's final descendants have; a radiating one's: less
 MIN_VISIBLE_ENERGY = 0.1  # smallest energy in hits, GeV, that makes a particle visible under ``stable``
 MIN_VISIBLE_FRACTION = 0.05  # smallest fraction of its energy in hits that makes a particle visible under ``stable``
 

@@ -21,7 +21,7 @@ from pflow.checkpoint import TrainedModel, load_model
 from pflow.data.dataset import Padder, collate, cut
 from pflow.errors import ConfigError, InputError, check_choice, check_type, first_line
 from pflow.event import jagged
-from pflow.event.checks import compare, measure, warn_of
+from pflow.event.checks import compare, warn_of
 from pflow.event.events import (
     MOST_UNUSED,
     TRUTH_OPTIONS,
@@ -36,6 +36,7 @@ from pflow.event.events import (
     without_refused,
 )
 from pflow.event.jagged import MIN_HIT_FRACTION, Links
+from pflow.event.scales import measure
 from pflow.io.open import Files, ReadOptions, geometry_fits
 from pflow.model.api import DecodingConfig, GeneratedParticles
 from pflow.model.pointing import PointingReconstructor

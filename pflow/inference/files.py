@@ -42,8 +42,9 @@ from pflow.errors import (
     missing_package,
 )
 from pflow.event import jagged
-from pflow.event.checks import UNLIKE, Scales, compare, measure, outside_training, warn_of
+from pflow.event.checks import UNLIKE, compare, outside_training, warn_of
 from pflow.event.events import Flag, Reconstruction, count_flags, leave_out_files
+from pflow.event.scales import Scales, measure
 from pflow.inference.events import (
     BATCH_SIZE,
     MAX_HITS,

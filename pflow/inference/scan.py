@@ -20,9 +20,10 @@ from pflow.config import VERSION
 from pflow.data.dataset import Chunk, FileOptions
 from pflow.errors import ConfigError, InputError
 from pflow.event import jagged
-from pflow.event.checks import Scales, check_training_range, compare, measure, warn_of
+from pflow.event.checks import check_training_range, compare, warn_of
 from pflow.event.events import TRUTH_OPTIONS, Events
 from pflow.event.move import Move
+from pflow.event.scales import Scales, measure
 from pflow.inference.events import MAX_HITS, batch_limits, check_geometry, pick_device, with_detector
 from pflow.inference.files import (
     INPUT_KEYS,

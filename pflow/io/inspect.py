@@ -14,7 +14,8 @@ import numpy as np
 
 from pflow.errors import ConfigError, InputError, first_line
 from pflow.event import jagged
-from pflow.event.checks import Check, Expected, SampleScales, Scales, compare, measure
+from pflow.event.checks import Check, Expected, compare
+from pflow.event.scales import SampleScales, Scales, measure
 from pflow.io.edm4hep.podio import Collection, PodioFile, collection_contents, open_podio
 from pflow.io.open import EventFile, NoDetectorError, ReadOptions, fitting_detectors
 from pflow.io.root import open_root, tree_names

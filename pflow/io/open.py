@@ -17,8 +17,9 @@ import numpy as np
 from pflow.config import builtin_names
 from pflow.errors import ConfigError, InputError, PflowError, check_choice, check_type, missing_package, nearest, warn
 from pflow.event import jagged
-from pflow.event.checks import Check, Expected, Scales, compare, measure, warn_of
+from pflow.event.checks import Check, Expected, compare, warn_of
 from pflow.event.events import Events, LeftOutWarning, concatenate, give_up, leave_out
+from pflow.event.scales import Scales, measure
 from pflow.io.edm4hep.podio import READ, PodioFile
 from pflow.io.edm4hep.reader import Edm4hepReader, missing_collections
 from pflow.io.flat import REQUIRED, FlatReader, Layout, load_layout

@@ -17,7 +17,7 @@ import numpy as np
 
 from pflow.config import from_plain
 from pflow.errors import ConfigError, InputError, check_choice, check_fields, check_type
-from pflow.event.checks import Expected, SampleScales
+from pflow.event.checks import Expected
 from pflow.event.events import (
     Events,
     Flag,
@@ -28,6 +28,7 @@ from pflow.event.events import (
     without_refused,
 )
 from pflow.event.jagged import Links
+from pflow.event.scales import SampleScales
 from pflow.event.truth import RULES, Targets
 from pflow.io.open import FilePath, Files, ReadOptions, matching
 from pflow.io.particles_root import count_entries, iterate_reco, read_provenance, truth_options

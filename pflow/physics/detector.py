@@ -164,10 +164,9 @@ class Calorimeter:
         lengths = ("inner_radius", "inner_z", "cell_size")
         check_options(self, where, length, lambda size: size is None or 0 < size < math.inf, *lengths)
         check_options(self, where, "at least 3, or 0 for a cylinder", lambda n: n == 0 or n >= 3, "sides")
-        if self.hadron_scale not in (None, 1) and self.kind != "hcal":
-            raise ConfigError(f"{where}: hadron_scale is for an HCAL, not for kind '{self.kind}'")
-        if self.electron_scale != 1 and self.kind != "ecal":
-            raise ConfigError(f"{where}: electron_scale is for an ECAL, not for kind '{self.kind}'")
+        for name, kind in (("hadron_scale", "hcal"), ("electron_scale", "ecal")):
+            if getattr(self, name) not in (None, 1) and self.kind != kind:
+                raise ConfigError(f"{where}: {name} is for an {kind.upper()}, not for kind '{self.kind}'")
         faces = [name for name in FACES.values() if getattr(self, name) is not None]
         face = FACES.get(self.region)
         if faces and face and face not in faces:
@@ -178,6 +177,11 @@ class Calorimeter:
         times, deep = "two times in ns, the earlier first", "a layer and a factor"
         check_options(self, where, times, lambda w: w is None or (len(w) == 2 and w[0] < w[1]), "sim_time_window")
         check_options(self, where, deep, lambda scale: scale is None or len(scale) == 2, "sim_deep_scale")
+
+    @property
+    def n_layers(self) -> int:
+        """Number of layers; 0 if they are not described."""
+        return sum(layers.count for layers in self.layers)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -218,10 +218,8 @@ class Geometry:
         # Calorimeters with fewer ranges of layers than others get ranges that no hit reaches, without matter.
         edge, density = np.full(shape, NO_FACE), np.zeros((*shape, 3))
         for i, calorimeter in enumerate(calorimeters):
-            names = ("count", "pitch", "radiation_lengths", "interaction_lengths")
-            count, pitch, radiation, interaction = (
-                np.array([getattr(layers, name) for layers in calorimeter.layers], dtype=np.float64) for name in names
-            )
+            ranges = np.array([dataclasses.astuple(layers) for layers in calorimeter.layers], dtype=np.float64)
+            count, pitch, radiation, interaction = ranges.T
             edge[0, i, : len(pitch)] = np.cumsum(pitch * count) - pitch * count
             density[0, i, : len(pitch)] = (np.stack([np.ones_like(pitch), radiation, interaction]) / pitch).T
 
@@ -248,6 +246,17 @@ class Geometry:
             for name, values in vars(self).items()
         }
         return dataclasses.replace(self, **picked)
+
+    @classmethod
+    def join(cls, parts: Sequence[Self]) -> Self:
+        """The detectors of all parts, which have the same calorimeters, one after another."""
+
+        def joined(name: str) -> Any:
+            values = [getattr(part, name) for part in parts]
+            is_faces = isinstance(values[0], Faces)
+            return Faces(*map(np.concatenate, zip(*values, strict=True))) if is_faces else np.concatenate(values)
+
+        return cls(**{name: joined(name) for name in vars(parts[0])})
 
     def scaled(self, factor: Floats) -> Self:
         """With all lengths multiplied, and densities divided, by a factor for each detector, float64 [G]."""

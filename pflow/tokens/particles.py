@@ -184,7 +184,7 @@ class Response:
 
     def apply(self, energy: Any, chosen: Any) -> Any:
         """Calibrated energies, GeV, float64 [N], of the chosen particles, bool [N]; arrays or tensors."""
-        return _scaled([None, (self.log_energy, self.log_factor)], energy, namespace(energy).where(chosen, 1, 0))
+        return _scaled([None, self], energy, namespace(energy).where(chosen, 1, 0))
 
 
 def _check_points(name: str, x: Sequence[float], y: Sequence[float]) -> None:
@@ -222,8 +222,7 @@ class Calibration:
 
         def calibrated(by_name: Mapping[str, Curve], sigma: Any) -> Any:
             curves = [by_name.get(name, by_name.get(name.removesuffix(WITHOUT_TRACK))) for name in CURVES]
-            points = [None if curve is None else (curve.log_sigma, curve.log_factor) for curve in curves]
-            return _scaled(points, sigma, index)
+            return _scaled(curves, sigma, index)
 
         return calibrated(self.energy, energy_sigma), calibrated(self.direction, direction_sigma)
 
@@ -236,13 +235,9 @@ def curve_index(classes: Any, by_track: Any) -> Any:
     return namespace(classes).where(by_track, classes, constant(np.array(without), like=classes)[classes])
 
 
-Points = tuple[Sequence[float], Sequence[float]]
-"""Coordinates and values of a curve, logarithms both."""
-
-
-def _scaled(curves: Sequence[Points | None], values: Any, index: Any) -> Any:
+def _scaled(curves: Sequence[Curve | Response | None], values: Any, index: Any) -> Any:
     """Values float64 [N] times the factors of the curves that int64 `index` [N] says; None: 1."""
-    xp, points = namespace(values), [curve or ((0.0,), (0.0,)) for curve in curves]
+    xp, points = namespace(values), [((0.0,), (0.0,)) if c is None else (*vars(c).values(),) for c in curves]
     # At least two points: a curve of one is then a piece of length 0, rather than no piece.
     longest = max(2, *(len(x) for x, _ in points))
     # One array for curves of different lengths: a repeated last point is a piece of length 0, which adds nothing.

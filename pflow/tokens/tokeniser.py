@@ -6,15 +6,15 @@ import dataclasses
 import warnings
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from pflow.errors import ConfigError
 from pflow.event import jagged
-from pflow.event.checks import SampleScales
 from pflow.event.events import Events, Reconstruction, without_refused
+from pflow.event.scales import SampleScales
 from pflow.event.schema import PXYZ, make_particles
 from pflow.physics.arrays import Index
 from pflow.physics.detector import KINDS, Detector
@@ -32,43 +32,15 @@ from pflow.tokens.particles import (
 from pflow.tokens.tokens import PARTS, ParticleTokens, TokenConfig, Tokens, directions, make_readout, select, targets_of
 
 
-@dataclasses.dataclass(eq=False)
-class Statistics:
-    """What a tokeniser is fitted on: `moments` of each part's features and of the targets' ``energy``, GeV; |PDG|."""
-
-    detector: Detector
-    moments: dict[str, Moments]
-    codes: Counter[int]
-    n_events: int
-    any_detector: bool = False
-
-    @classmethod
-    def of(cls, events: Events, config: TokenConfig, *, on_error: Literal["raise", "skip"]) -> Self:
-        """Statistics of a chunk of events; `on_error` and errors as of `Tokeniser.fit`."""
-
-        def measured(some: Events) -> tuple[npt.NDArray[Any], dict[str, Moments]]:
-            targets, tokens = targets_of(some, config), select(some, config).tokens
-            moments = {"energy": Moments(("energy",), ("log10",)).update([targets.column("energy")])}
-            for part in PARTS:
-                if names := config.features(part):
-                    columns = feature_columns(tokens, part, names)
-                    moments[part] = Moments(names, feature_transforms(part, names)).update(columns)
-            return np.abs(targets.column("pdg")), moments
-
-        (codes, moments), _ = without_refused(events, measured, on_error)
-        counts = Counter(codes.tolist())
-        return cls(events.detector, moments, counts, n_events=len(events), any_detector=config.geometry)
-
-    def add(self, other: Statistics) -> Self:
-        """Join the statistics of other events, in place; `ConfigError` if they are of another detector."""
-        if other.detector != self.detector and not self.any_detector:
-            names = f"'{self.detector.name}' and '{other.detector.name}'"
-            raise ConfigError(f"training events are of two detectors, {names}")
-        for name, moments in other.moments.items():
-            self.moments[name].join(moments)
-        self.codes.update(other.codes)
-        self.n_events += other.n_events
-        return self
+def _moments(events: Events, config: TokenConfig) -> tuple[npt.NDArray[Any], dict[str, Moments]]:
+    """What a tokeniser is fitted on: the targets' |PDG|; moments of their energy, GeV, and of each part's features."""
+    targets, tokens = targets_of(events, config), select(events, config).tokens
+    moments = {"energy": Moments(("energy",), ("log10",)).update([targets.column("energy")])}
+    for part in PARTS:
+        if names := config.features(part):
+            columns = feature_columns(tokens, part, names)
+            moments[part] = Moments(names, feature_transforms(part, names)).update(columns)
+    return np.abs(targets.column("pdg")), moments
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -107,23 +79,29 @@ class Tokeniser:
         ConfigError: no events, no target among them, or several detectors; InputError: no truth, or no values of a
         feature. With `on_error` ``skip``, events without the values of a feature are left out, with a warning.
         """
-        config = TokenConfig() if config is None else config
-        total: Statistics | None = None
+        config, detector, n = config or TokenConfig(), None, 0
+        codes, total = Counter[int](), dict[str, Moments]()
         for events in chunks:
-            known = Statistics.of(events, config, on_error=on_error)
-            total = known if total is None else total.add(known)
-        if total is None:
+            detector = detector or events.detector
+            if events.detector != detector and not config.geometry:
+                names = f"'{detector.name}' and '{events.detector.name}'"
+                raise ConfigError(f"training events are of two detectors, {names}")
+            (pdg, moments), _ = without_refused(events, lambda some: _moments(some, config), on_error)
+            for name, of_chunk in moments.items():
+                total.setdefault(name, Moments(of_chunk.names, of_chunk.transforms)).join(of_chunk)
+            codes.update(pdg.tolist())
+            n += len(events)
+        if detector is None:
             raise ConfigError("there are no training events to fit the tokeniser on")
-        if not total.codes:
-            n = total.n_events
+        if not codes:
             raise ConfigError(f"rule '{config.rule}' gives no target particle in any of {n} training events")
         return cls(
             config=config,
-            detector=total.detector,
-            pdg=PdgVocabulary.from_counts(total.codes, coarse=config.coarse),
-            scales={part: total.moments[part].result() for part in PARTS if part in total.moments},
-            energy=total.moments["energy"].result(),
-            n_events=total.n_events,
+            detector=detector,
+            pdg=PdgVocabulary.from_counts(codes, coarse=config.coarse),
+            scales={part: total[part].result() for part in PARTS if part in total},
+            energy=total["energy"].result(),
+            n_events=n,
         )
 
     def merging(self, ecal_mm: float) -> Tokeniser:

@@ -127,7 +127,7 @@ def _field(part: str) -> str:
 
 
 OFFSETS = {
-    **{name: name for name in ("hits", "tracks", "tracker_hits")},
+    **{name: name for name in PARTS},
     **dict.fromkeys(("charge", "pdg", "energy", "direction"), "target"),
     **{f"readout.{name}": "readout_hits" for name in ("energy", "position", "subdetector", "layer", "token")},
     **{f"readout.track_{name}": "readout_tracks" for name in ("momentum", "charge", "position", "direction")},
@@ -331,20 +331,15 @@ def make_readout(
     n_hits, is_kept = jagged.count(events.hits), selection.is_kept
     tracks = events.tracks if use_tracks else None
     n_tracks = np.zeros_like(n_hits) if tracks is None else jagged.count(tracks)
-    hits, all_kept = jagged.columns(selection.hits), is_kept.all()  # most often all are
-    offsets = {
-        "readout_hits": jagged.offsets(jagged.count(selection.hits)),
-        "readout_tracks": jagged.offsets(n_tracks),
-    }
+    hits, n_kept = jagged.columns(selection.hits), jagged.count(selection.hits)
+    offsets = {"readout_hits": jagged.offsets(n_kept), "readout_tracks": jagged.offsets(n_tracks)}
     arrays = readout_columns(hits, None if tracks is None else jagged.columns(tracks))
-    if selection.measured is None:
-        subdetector, layer = hits["subdetector"], hits["layer"].astype(np.int32)
-    else:
-        subdetector, layer = selection.measured[0], selection.measured[1].astype(np.float32)
+    subdetector, layer = selection.measured or (hits["subdetector"], hits["layer"])
+    layer = layer.astype(np.int32 if selection.measured is None else np.float32)
     arrays |= {"subdetector": subdetector.astype(np.int32), "layer": layer, "token": selection.token}
     if targets is not None:
         hit_pairs = targets.links_to(targets.hits)
-        hit_pairs = hit_pairs if all_kept else hit_pairs.kept(is_kept, n_hits)
+        hit_pairs = hit_pairs if is_kept.all() else hit_pairs.kept(is_kept, n_hits)  # most often all are
         track_links = None if tracks is None else targets.tracks
         track_pairs = Links.of(None, len(events)) if track_links is None else targets.links_to(track_links)
         for name, pairs in (("hit_assignment", hit_pairs), ("track_assignment", track_pairs)):

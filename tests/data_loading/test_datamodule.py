@@ -10,10 +10,10 @@ import torch
 from pflow.data.datamodule import ParticleFlowData
 from pflow.errors import ConfigError, InputError
 from pflow.event.augment import Augmentation, Overlay
-from pflow.event.checks import measure
 from pflow.event.events import BadEntriesWarning, ImplausibleWarning
 from pflow.event.merge import Merge
 from pflow.event.move import Variation
+from pflow.event.scales import measure
 from pflow.io.flat import write_events
 from pflow.io.open import EventFile, read_events
 from pflow.tokens.tokeniser import Tokeniser

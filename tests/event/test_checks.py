@@ -9,10 +9,11 @@ import pytest
 
 from pflow.checkpoint import read_header
 from pflow.event import jagged
-from pflow.event.checks import ONE_IN, Scales, check_training_range, compare, measure
+from pflow.event.checks import check_training_range, compare
 from pflow.event.checks import problems as problems_of
 from pflow.event.events import Events, ImplausibleWarning, concatenate
 from pflow.event.jagged import Links
+from pflow.event.scales import ONE_IN, Scales, measure
 from pflow.event.schema import make_hits
 from pflow.io.open import open_events, read_events
 from pflow.physics.detector import Layers, load_detector
@@ -476,7 +477,7 @@ def test_cells_of_all_events_are_looked_at(cld_rec):
 
 
 def test_scales_of_many_events_are_thinned_evenly(cld_rec, monkeypatch):
-    monkeypatch.setattr("pflow.event.checks.MAX_ROWS", 200)
+    monkeypatch.setattr("pflow.event.scales.MAX_ROWS", 200)
     events = cld_rec.without_truth()
     total = sum((measure(dataclasses.replace(events, entry=events.entry + i)) for i in range(0, 100, 5)), Scales())
     assert (total.n_events, total.steps["events"], total.steps["tracks"]) == (100, 1, 8)
@@ -594,6 +595,15 @@ def test_links_that_are_absent_are_said(cld_rec):
         ({"track_links": None}, "0% of the tracks"),
     ):
         assert f"{said} is linked to particles" in problems_of(checks(dataclasses.replace(cld_rec, **change)))
+
+
+def test_links_of_events_of_low_energy_are_looked_at(sample_dir):
+    """Six of 30 events have 20 hits in the endcaps of the HCAL, and none has more than 6 GeV there."""
+    events = read_events(sample_dir / "cld_multi_train_small.root", entry_stop=30)
+    assert "links" not in problems(events)
+    of_source = events.hits.subdetector[events.hit_links.source]
+    events = dataclasses.replace(events, hit_links=events.hit_links[of_source != 3])
+    assert "0% of the energy of hcal_endcap is linked to particles" in problems_of(checks(events))
 
 
 @pytest.mark.parametrize(

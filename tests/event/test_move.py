@@ -7,12 +7,13 @@ import pytest
 from pflow.errors import ConfigError
 from pflow.event import jagged
 from pflow.event.augment import Augmentation, Overlay, augment
-from pflow.event.events import Events
+from pflow.event.events import Events, concatenate
 from pflow.event.move import HCAL, Forms, Move, Variation, change_cells, move
 from pflow.event.truth import select_targets
 from pflow.io.open import read_events
 from pflow.physics.detector import load_detector
 from pflow.physics.geometry import NO_FACE, Geometry, measures
+from pflow.tokens.features import feature_columns
 
 STILL = {"sides": (0,), "endcap": (1.0, 1.0), "scale": (1.0, 1.0), "probability": 1.0}
 
@@ -82,6 +83,15 @@ def test_truth_by_rule_entering_is_of_the_moved_event(events, options):
     )
     assert moved.counts.tolist() == targets.counts.tolist()
     assert (moved.chosen == targets.chosen).all()
+
+
+def test_joined_events_keep_their_geometries(events):
+    """Also beside events that were not moved, before and behind them."""
+    forms = Variation(probability=1.0).draw(len(events), np.random.default_rng(1))
+    moved = move(events, forms)
+    for parts in ([moved[:2], moved[2:]], [events[:2], moved[2:]], [moved[:2], events[2:]]):
+        expected = np.concatenate([feature_columns(part, "hits", ["depth"])[0] for part in parts])
+        assert feature_columns(concatenate(parts), "hits", ["depth"])[0].tolist() == expected.tolist()
 
 
 def test_tracks_enter_at_the_moved_faces(events):

@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 
 from pflow.config import from_plain, to_plain
-from pflow.event.checks import SampleScales, Scales, measure
 from pflow.event.events import Events
+from pflow.event.scales import SampleScales, Scales, measure
 from pflow.event.schema import make_hits
 from pflow.io.open import read_events
 from pflow.physics.detector import load_detector
