@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -28,12 +29,15 @@ def nearest(name: object, available: Iterable[str], n: int = 3) -> list[str]:
 _collected: ContextVar[list[Warning] | None] = ContextVar("collected", default=None)
 
 
-def warn(message: str, category: type[Warning] = UserWarning, stacklevel: int = 2) -> None:
-    """Call `warnings.warn`, or append to the list of an enclosing `collected_warnings`."""
+def warn(message: str, category: type[Warning] = UserWarning) -> None:
+    """Warn at the line that called pflow, or append to the list of an enclosing `collected_warnings`."""
     collected = _collected.get()
     if collected is None:
-        # This function is one more frame between the caller and Python's own `warn`.
-        warnings.warn(message, category, stacklevel=stacklevel + 1)
+        frame, level = sys._getframe(1), 2
+        # Generators and contexts of pflow run below frames of contextlib.
+        while frame.f_back and frame.f_globals.get("__name__", "").partition(".")[0] in ("pflow", "contextlib"):
+            frame, level = frame.f_back, level + 1
+        warnings.warn(message, category, stacklevel=level)
     else:
         collected.append(category(message))
 

@@ -69,10 +69,10 @@ def problems(checks: Iterable[Check]) -> str:
     return "; ".join(dict.fromkeys(check.text for check in checks if not check.good))
 
 
-def warn_of(checks: Iterable[Check], where: str, stacklevel: int = 2) -> None:
-    """Warn of the failed checks of the events of `where`; `stacklevel` as of `warnings.warn`."""
+def warn_of(checks: Iterable[Check], where: str) -> None:
+    """Warn of the failed checks of the events of `where`."""
     if said := problems(checks):
-        warn(f"{where}: {said}", ImplausibleWarning, stacklevel=stacklevel + 1)
+        warn(f"{where}: {said}", ImplausibleWarning)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

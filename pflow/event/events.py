@@ -276,7 +276,7 @@ def concatenate(chunks: Sequence[Events]) -> Events:
             richer = next(other for other, theirs in zip(chunks, held, strict=True) if missing[0] in theirs)
             where = [f"'{events.path}'" if events.path else "other events" for events in (chunk, richer)]
             text = f"{where[0]} has no {', '.join(missing)}, unlike {where[1]}: all events joined are without"
-            warn(text, ImplausibleWarning, stacklevel=3)
+            warn(text, ImplausibleWarning)
     columns = ("entry", "event", "flags")
     values: dict[str, Any] = {name: np.concatenate([getattr(chunk, name) for chunk in chunks]) for name in columns}
     for name in PARTS:
@@ -368,16 +368,16 @@ def leave_out_files(errors: Sequence[PflowError], n_files: int) -> None:
     if len(errors) == n_files:
         raise errors[0]
     texts = "".join(f"\n  {error}" for error in errors)
-    warn(f"{len(errors)} of {n_files} files were left out:{texts}", BadEntriesWarning, stacklevel=3)
+    warn(f"{len(errors)} of {n_files} files were left out:{texts}", BadEntriesWarning)
 
 
-def give_up(errors: Sequence[InputError], n_events: int, on_error: str = "skip", stacklevel: int = 4) -> None:
-    """Raise the first error, or warn how many of `n_events` entries have one; the warning names who called pflow."""
+def give_up(errors: Sequence[InputError], n_events: int, on_error: str = "skip") -> None:
+    """Raise the first error, or warn how many of `n_events` entries have one."""
     if errors and on_error == "raise":
         raise errors[0]
     if errors:
         text = f"{len(errors)} of {n_events} entries cannot be used and were left empty; the first: {errors[0]}"
-        warn(text, BadEntriesWarning, stacklevel=stacklevel)
+        warn(text, BadEntriesWarning)
 
 
 def without_refused(events: Events, attempt: Callable[[Events], T], on_error: str = "skip") -> tuple[T, Events]:

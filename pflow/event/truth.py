@@ -26,7 +26,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import warnings
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -35,7 +34,7 @@ import awkward as ak
 import numpy as np
 import numpy.typing as npt
 
-from pflow.errors import check_choice, check_type
+from pflow.errors import check_choice, check_type, warn
 from pflow.event import jagged
 from pflow.event.events import Events, ImplausibleWarning
 from pflow.event.jagged import Links, largest_weight
@@ -162,7 +161,7 @@ def select_targets(
         raise events.error(message, field="truth" if truth is None else "hit_links")
     ancestry = Ancestry(events, truth)
     if rule == "stable" and (problem := unknown_status(ancestry.status, stable_status)):
-        warnings.warn(f"{events.path or 'events'}: {problem}", ImplausibleWarning, stacklevel=2)
+        warn(f"{events.path or 'events'}: {problem}", ImplausibleWarning)
     assigned, final = _assign(ancestry, events, rule, stable_status)
     hits, hit, of_hit = ancestry.linked(hit_links, events.hits, assigned)
     weighted = hits.weight * jagged.columns(events.hits)["energy"].take(hit)

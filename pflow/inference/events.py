@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import warnings
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -19,7 +18,7 @@ from torch import Tensor
 
 from pflow.checkpoint import TrainedModel, load_model
 from pflow.data.dataset import Padder, collate, cut
-from pflow.errors import ConfigError, InputError, check_choice, check_type, first_line
+from pflow.errors import ConfigError, InputError, check_choice, check_type, first_line, warn
 from pflow.event import jagged
 from pflow.event.checks import compare, warn_of
 from pflow.event.events import (
@@ -288,7 +287,7 @@ def reconstruct(
     cleaned, left_out = leave_out(events.without_truth())
     if left_out:
         error = events.error_of(events.without_truth().violations()[0])
-        warnings.warn(f"hits or tracks cannot be used and are left out; the first: {error}", LeftOutWarning, 2)
+        warn(f"hits or tracks cannot be used and are left out; the first: {error}", LeftOutWarning)
     usable = usable_events(cleaned, max_hits, on_error)
     reconstruction = reconstruct_valid(usable, ready, on_error)
     scales = measure(usable, reconstruction.particles)
@@ -360,11 +359,10 @@ def warn_of_tracks(momentum: Floats, flagged: Mapping[str, int], n_events: int, 
     ):
         n_flagged = flagged.get(str(flag.name), 0)
         if n_flagged >= least and 2 * n_flagged > n_events:
-            warnings.warn(
+            warn(
                 f"{where}: {lost:.4g} of {momentum[0]:.4g} GeV of tracks are in {place}, in {n_flagged} of {n_events} "
                 f"events more than {MOST_UNUSED:.0%} of it: the model was not made for such events, or hits are absent",
                 ImplausibleWarning,
-                stacklevel=3,
             )
 
 

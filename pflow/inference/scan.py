@@ -402,7 +402,7 @@ def _measured(
             checks = compare(scales, worker.model.tokeniser.sample)
             # The detector is one of the limits. Moved events have other thresholds and cells, by the user's choice.
             checks = [check for check in checks if check.name == "reconstructed energy" or as_simulated]
-            warn_of([check for check in checks if check.name != "detector"], task.point.name, stacklevel=3)
+            warn_of([check for check in checks if check.name != "detector"], task.point.name)
             yield (
                 task,
                 PointResult.of(

@@ -209,7 +209,7 @@ class EventFile:
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is None:
             # The last events too, since which the number has not doubled.
-            self._warn(self._compare(at_least=1.0), stacklevel=3)
+            self._warn(self._compare(at_least=1.0))
         self.close()
 
     def __len__(self) -> int:
@@ -253,31 +253,27 @@ class EventFile:
         ConfigError
             Another `on_error`, or a negative `start`.
         """
-        return self._read(start, stop, truth=truth, on_error=on_error)
-
-    def _read(self, start: int, stop: int | None, *, truth: bool, on_error: OnError, stacklevel: int = 3) -> Events:
-        """Read as `read` does; a warning names the caller of the public function, `stacklevel` - 1 calls above."""
         if on_error not in ("raise", "skip"):
             raise ConfigError(f"on_error is '{on_error}', expected 'raise' or 'skip'")
         try:
             events, refused, left_out = self.read_all(start, stop, truth=truth, strict=on_error == "raise")
         except InputError:
             # What was noticed may explain it, e.g. that files were merged whose ids differ.
-            warn_of(self.notes(), self.path, stacklevel)
+            warn_of(self.notes(), self.path)
             raise
-        give_up(refused, len(events), stacklevel=stacklevel + 1)
+        give_up(refused, len(events))
         if left_out:
             entries = f"{len({error.entry for error in left_out})} of {len(events)} entries"
             message = f"{entries} have objects that cannot be used; these are left out; the first: {left_out[0]}"
-            warn(message, LeftOutWarning, stacklevel=stacklevel)
-        self._warn([*self.notes(), *self._check(events, truth)], stacklevel=stacklevel + 1)
+            warn(message, LeftOutWarning)
+        self._warn([*self.notes(), *self._check(events, truth)])
         return events
 
-    def _warn(self, checks: Iterable[Check], stacklevel: int) -> None:
+    def _warn(self, checks: Iterable[Check]) -> None:
         """Warn of failed checks that no earlier warning has reported."""
         new = [check for check in checks if not check.good and check.name not in self.said]
         self.said |= {check.name for check in new}
-        warn_of(new, self.path, stacklevel)
+        warn_of(new, self.path)
 
     def _check(self, events: Events, truth: bool) -> Iterator[Check]:
         """Measure new events; compare after the first chunk, and whenever their number has doubled."""
@@ -410,7 +406,7 @@ class ReadOptions:
                 # A negative start is left as it is for the first file to refuse.
                 first = max(start - before, 0) if chunks else start
                 last = None if stop is None else stop - before
-                events = file._read(first, last, truth=truth, on_error=self.on_error, stacklevel=4)
+                events = file.read(first, last, truth=truth, on_error=self.on_error)
                 if chunks and events.detector != chunks[0].detector:
                     expected = chunks[0].detector.name
                     text = f"is of detector '{events.detector.name}', files before it of '{expected}'"
@@ -426,7 +422,7 @@ class ReadOptions:
         for path in matching(paths):
             with self.open(path) as file:
                 for start, stop in file.ranges(chunk_size):
-                    events = file._read(start, stop, truth=truth, on_error=self.on_error)
+                    events = file.read(start, stop, truth=truth, on_error=self.on_error)
                     # Ranges that keep baskets whole may be larger than a chunk.
                     for first in range(0, len(events), chunk_size):
                         yield events[first : first + chunk_size]

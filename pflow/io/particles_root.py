@@ -41,7 +41,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
-import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
@@ -52,7 +51,7 @@ import awkward as ak
 import numpy as np
 import uproot
 
-from pflow.errors import ConfigError, InputError, check_choice, check_type, nearest
+from pflow.errors import ConfigError, InputError, check_choice, check_type, nearest, warn
 from pflow.event import jagged
 from pflow.event.events import (
     TRUTH_OPTIONS,
@@ -361,7 +360,7 @@ def read_provenance(path: str | Path) -> dict[str, Any]:
     names = ("checkpoint", "options")
     if differing := [name for name in names if any(note.get(name) != first.get(name) for note in others)]:
         text = f"{path}: joins outputs that were made with different {' and '.join(differing)}"
-        warnings.warn(text, ImplausibleWarning, stacklevel=2)
+        warn(text, ImplausibleWarning)
     inputs = [entry for note in notes for entry in note.get("inputs", ())]
     flagged = sum((Counter(note.get("flagged", {})) for note in notes), Counter())
     return {**first, "inputs": inputs, "flagged": flagged}

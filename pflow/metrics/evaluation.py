@@ -7,7 +7,6 @@ import dataclasses
 import functools
 import itertools
 import os
-import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -16,7 +15,7 @@ from typing import Any, Literal
 import numpy as np
 
 from pflow.config import from_plain
-from pflow.errors import ConfigError, InputError, check_choice, check_fields, check_type
+from pflow.errors import ConfigError, InputError, check_choice, check_fields, check_type, warn
 from pflow.event.checks import Expected
 from pflow.event.events import (
     Events,
@@ -374,9 +373,7 @@ def _evaluate_files(
     for paths in files.values():
         check_order(paths, truth)
     if again := [path for path, n in Counter(truth).items() if n > 1]:
-        warnings.warn(
-            f"{again[0]}: given more than once, and its events count as often", ImplausibleWarning, stacklevel=3
-        )
+        warn(f"{again[0]}: given more than once, and its events count as often", ImplausibleWarning)
     inputs = [entry for paths in files.values() for path in paths for entry in _inputs(path) or ()]
     made = provenance_of(files[total.name][0]) or {}
     scales = made.get("configuration", {}).get("tokeniser", {}).get("sample")
@@ -484,11 +481,10 @@ def truth_settings(
     settings = dataclasses.replace(model, **{name: value for name, value in given.items() if value is not None})
     for name, training in trained.items():
         if training is not None and training.rule != settings.rule:
-            warnings.warn(
+            warn(
                 f"{name} is evaluated under rule '{settings.rule}', its model was trained with '{training.rule}', "
                 "which counts other particles",
                 ImplausibleWarning,
-                stacklevel=2,
             )
     return settings
 
@@ -519,11 +515,10 @@ def check_description(reco: FilePath, name: str, events: Events) -> None:
     if by_geometry and described and digest(events.detector) not in described:
         options = made.get("options", {})
         before = options.get("read_as") or f"detector '{options.get('detector')}' as it was described then"
-        warnings.warn(
+        warn(
             f"{reco}: the particles of {name} were made with another description ({before}) than the one that the "
             f"truth is read with, detector '{events.detector.name}': give the same --detector",
             ImplausibleWarning,
-            stacklevel=2,
         )
 
 
