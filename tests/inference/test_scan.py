@@ -201,7 +201,7 @@ def test_a_tuned_model_is_a_point_of_its_own_particles(sample, model, options, s
 
 
 def test_general_says_what_limits_it(sample):
-    result = scan(sample, vary={"cells": [1, 2, 4], "layers": [2]}, entries=4, device="cpu")
+    result = scan(sample, vary={"cells": [1, 2, 4], "layers": [2]}, entries=2, device="cpu")
     kinds = {point.point.name: {limit.kind for limit in point.limits} for point in result.points}
     assert kinds == {
         "nominal": set(),

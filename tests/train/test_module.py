@@ -14,7 +14,6 @@ import pflow.cli.fit
 from pflow.checkpoint import load_model
 from pflow.cli.main import main as cli_main
 from pflow.data.batch import Target
-from pflow.errors import ConfigError
 from pflow.io.open import read_events
 from pflow.model.api import DecodingConfig
 from pflow.model.translation import TranslationReconstructor
@@ -25,25 +24,12 @@ pytestmark = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor 
 
 
 @pytest.mark.parametrize(
-    ("option", "message"),
-    [
-        ("--data.max_tokens=4000", r"set trainer\.max_steps"),  # a cosine needs to know the number of steps
-        ("--trainer.precision=bf16-true", r"trainer\.precision: with bf16-true"),
-    ],
-)
-def test_what_cannot_be_trained_is_refused_by_name(tiny, small, tmp_path, option, message):
-    data = [f"--data.train={small['val']}", f"--data.val={small['val']}", f"--output={tmp_path / 'run'}"]
-    with pytest.raises(ConfigError, match=message):
-        pflow.cli.fit.main("fit", [*tiny, *data, option])
-
-
-@pytest.mark.parametrize(
     ("options", "minutes", "n_calls", "saved"),
     [([], 5, 3, None), (["--trainer.limit_train_batches=2"], 5, 2, None), ([], 0, 2, 1)],
     ids=["one step late", "at the end of an epoch", "before a checkpoint"],
 )
 def test_a_loss_that_is_not_finite_stops_and_names_the_events(
-    small, tmp_path, tiny, monkeypatch, capsys, options, minutes, n_calls, saved
+    data, tmp_path, tiny, monkeypatch, capsys, options, minutes, n_calls, saved
 ):
 
     def step(self, batch):
@@ -55,7 +41,6 @@ def test_a_loss_that_is_not_finite_stops_and_names_the_events(
 
     step.calls = 0
     monkeypatch.setattr("pflow.model.translation.TranslationReconstructor.training_step", step)
-    data = [f"--data.train={small['val']}", f"--data.val={small['val']}", f"--output={tmp_path / 'run'}"]
     monkeypatch.setattr("pflow.cli.fit.SAVE_EVERY", timedelta(minutes=minutes))
     assert cli_main(["fit", *tiny, *data, *options]) == 1
     message = r"not a finite number \(energy\) in the batch of .*gamma1_val_small.root, entries \d+(, \d+){7};"
@@ -66,7 +51,7 @@ def test_a_loss_that_is_not_finite_stops_and_names_the_events(
 
 
 @pytest.fixture
-def draws(small, tmp_path, tiny, monkeypatch):
+def draws(data, tmp_path, tiny, monkeypatch):
     """Numbers that the model draws in each training batch of a fit, and those that all ranks share."""
     found: list[tuple[float, float]] = []
     real = TranslationReconstructor.training_step
@@ -78,10 +63,8 @@ def draws(small, tmp_path, tiny, monkeypatch):
 
     def fit(*options: str) -> list[tuple[float, float]]:
         found.clear()
-        data = [f"--data.train={small['val']}", f"--data.val={small['val']}", "--trainer.limit_val_batches=0"]
-        pflow.cli.fit.main(
-            "fit", [*tiny, *data, "--trainer.max_epochs=1", f"--output={tmp_path / str(options)}", *options]
-        )
+        words = ["--trainer.max_epochs=1", "--trainer.limit_val_batches=0", f"--output={tmp_path / str(options)}"]
+        pflow.cli.fit.main("fit", [*tiny, *data, *words, *options])
         return [*found]
 
     monkeypatch.setattr(TranslationReconstructor, "training_step", step)
