@@ -337,7 +337,7 @@ def checkpoint(save, model):
     return save(state_dict={**weights, "other.a": shared, "other.b": shared[::2]})
 
 
-def test_weights_are_exact_and_name_their_checkpoint(checkpoint, tmp_path):
+def test_weights_are_exact_repeated_and_name_their_checkpoint(checkpoint, tmp_path):
     write_weights(checkpoint, tmp_path / "toy")
     source, written = (read_checkpoint(path) for path in (checkpoint, tmp_path / "toy"))
     assert written.state_dict.keys() == source.state_dict.keys()
@@ -345,9 +345,6 @@ def test_weights_are_exact_and_name_their_checkpoint(checkpoint, tmp_path):
     header = written.header.to_dict()
     assert header.pop("provenance") == {**source.header.provenance, "checkpoint_sha256": source.digest}
     assert header.items() <= source.header.to_dict().items()
-
-
-def test_weights_are_repeated_byte_for_byte_without_training_state(checkpoint, tmp_path):
     first = write_weights(checkpoint, tmp_path / "a")
     second = write_weights(tmp_path / "a", tmp_path / "b")
     assert [path.read_bytes() for path in first] == [path.read_bytes() for path in second]

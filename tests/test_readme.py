@@ -58,15 +58,12 @@ def test_every_command_works_from_a_folder_of_the_user(sample_dir, cld_rntuple_p
     assert ran >= 9
 
 
-def test_it_is_short_with_working_links_and_every_shipped_model():
+def test_it_is_short_has_working_links_and_begins_with_the_scripts():
     for name in shipped_models():
         assert f"[`{name}`](pflow/pretrained/{name}/README.md)" in README
     assert len(README.splitlines()) <= 140
     for target in re.findall(r"\]\((?!https?://)([^)#]+)", README):
         assert (REPOSITORY / target).exists(), target
-
-
-def test_it_begins_with_the_scripts_that_set_everything_up():
     first = [(words, shown) for words, shown in commands(BLOCKS[0][1])]
     assert [words for words, _ in first[1:]] == [["bash", "scripts/demo.sh"], ["bash", "scripts/test.sh"]]
     demo = (REPOSITORY / "scripts" / "demo.sh").read_text("utf-8").replace("$out", "demo")

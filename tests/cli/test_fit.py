@@ -39,7 +39,7 @@ def network(config) -> dict:
     return model.get("reconstructor", model)["init_args"]["network"]
 
 
-def test_a_fit_leaves_checkpoints_its_configuration_and_logs(run):
+def test_a_fit_leaves_its_configuration_logs_and_models_to_use(run):
     """Logs for TensorBoard, and as CSV each loss by name, and errors that a physicist understands."""
     assert {"best.ckpt", "last.ckpt", "config.yaml", "logs"} <= set(os.listdir(run))
     assert network(yaml.safe_load((run / "config.yaml").read_text()))["width"] == 8
@@ -51,17 +51,6 @@ def test_a_fit_leaves_checkpoints_its_configuration_and_logs(run):
     assert len(total) == 2
     assert total[1] < total[0]
     assert all(value > 0 for value in logged(run, "val/wrong_energy"))
-
-
-def test_without_a_validation_the_last_line_names_the_last_model(tiny, data, tmp_path, capsys):
-    assert fit.main("fit", [*tiny, *data, "--trainer.max-steps=1"]) == 0
-    last = tmp_path / "run" / "last.ckpt"
-    said = f"no best model by val/wrong_energy, without a validation; the last one is {last}"
-    assert capsys.readouterr().out.splitlines()[-1] == said
-    assert last.is_file()
-
-
-def test_the_checkpoint_says_where_it_comes_from_and_is_ready_to_use(run):
     for name in ("best.ckpt", "last.ckpt"):
         torch.load(run / name, weights_only=True)  # weights and plain data only
     header = read_checkpoint(run / "best.ckpt").header
@@ -72,6 +61,14 @@ def test_the_checkpoint_says_where_it_comes_from_and_is_ready_to_use(run):
     assert not model.reconstructor.training
     assert model.tokeniser.config.hit_energy_min == 0.05
     assert model.reconstructor.decoding.max_particles == 3
+
+
+def test_without_a_validation_the_last_line_names_the_last_model(tiny, data, tmp_path, capsys):
+    assert fit.main("fit", [*tiny, *data, "--trainer.max-steps=1"]) == 0
+    last = tmp_path / "run" / "last.ckpt"
+    said = f"no best model by val/wrong_energy, without a validation; the last one is {last}"
+    assert capsys.readouterr().out.splitlines()[-1] == said
+    assert last.is_file()
 
 
 @pytest.fixture

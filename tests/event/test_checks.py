@@ -12,9 +12,10 @@ from pflow.config import from_plain, to_plain
 from pflow.event import jagged
 from pflow.event.checks import ONE_IN, SampleScales, Scales, check_training_range, compare, measure
 from pflow.event.checks import problems as problems_of
+from pflow.event.closure import NARROW, TrackDeposits
 from pflow.event.events import Events, ImplausibleWarning, concatenate
 from pflow.event.jagged import Links
-from pflow.event.schema import make_hits
+from pflow.event.schema import make_hits, make_tracks
 from pflow.io.open import open_events, read_events
 from pflow.physics.detector import Layers, load_detector
 from pflow.physics.geometry import measures
@@ -398,16 +399,14 @@ def test_a_turned_barrel_of_the_hcal_is_said_of_90_events(data_dir, folder):
     assert problems(turned("hcal", "barrel")(events)) & {"HCAL", "HCAL place"}
 
 
-def test_secondary_particles_of_neutral_ones_need_no_track(jets):
-    """A neutral hadron that interacts in the tracker leaves trails in an event without tracks."""
+def test_neutral_and_single_particles_have_lost_no_tracks(jets):
+    """A neutral hadron that interacts in the tracker leaves trails in an event without tracks. A hadron breaks up in
+    the tracker: three tracks, and many trails without one.
+    """
     event = kept("hits", lambda events: jagged.flat(events.hits.position.x) > 0)(jets)[:1]
     lost = measure(dataclasses.replace(event, tracks=event.tracks[:, :0])).table("stubs")["lost"]
     assert 1 < len(lost) < 12
     assert np.isnan(lost).all()
-
-
-def test_an_interaction_among_single_particles_has_lost_no_tracks(jets):
-    """A hadron breaks up in the tracker: three tracks, and many trails without one."""
     broken = dataclasses.replace(jets, tracks=jets.tracks[:, :3]).without_truth()
     assert np.nanmean(measure(broken).table("stubs")["lost"]) > 0.4
     quarter = kept(
@@ -554,12 +553,18 @@ def test_jets_without_tracks_are_no_photons(sample_dir, model):
     assert not said if model == "general" else re.search(spread, said)
 
 
-def test_hits_without_targets_are_found(cld_rec):
+def test_hits_without_targets_and_absent_links_are_said(cld_rec):
     links = cld_rec.hit_links
     events = dataclasses.replace(cld_rec, hit_links=links[links.source % 3 > 0])
     text = problems_of(checks(events))
     assert re.search(r"\d+\.\d% of the hits' energy belongs to no target", text)
     assert re.search(r"\d+% of the energy of ecal_barrel.* is linked to particles", text)
+    outside = links[cld_rec.hits.subdetector[links.source] != 0]
+    for change, said in (
+        ({"hit_links": outside}, "0% of the energy of ecal_barrel"),
+        ({"track_links": None}, "0% of the tracks"),
+    ):
+        assert f"{said} is linked to particles" in problems_of(checks(dataclasses.replace(cld_rec, **change)))
 
 
 @pytest.mark.parametrize(
@@ -585,16 +590,6 @@ def test_layer_numbers_beyond_the_described_layers_are_said(cld_rec):
     detector = dataclasses.replace(cld_rec.detector, calorimeters=(short, *parts[1:]))
     text = problems_of(checks(dataclasses.replace(cld_rec, detector=detector)))
     assert re.search(r"hits of ecal_barrel have layer numbers up to 3\d, described: 30 layers", text)
-
-
-def test_links_that_are_absent_are_said(cld_rec):
-    links = cld_rec.hit_links
-    outside = links[cld_rec.hits.subdetector[links.source] != 0]
-    for change, said in (
-        ({"hit_links": outside}, "0% of the energy of ecal_barrel"),
-        ({"track_links": None}, "0% of the tracks"),
-    ):
-        assert f"{said} is linked to particles" in problems_of(checks(dataclasses.replace(cld_rec, **change)))
 
 
 @pytest.mark.parametrize(
@@ -686,23 +681,17 @@ def test_a_detector_without_layers_is_said_and_does_not_stop():
     assert "does not say layers of ecal_barrel" in check.text
 
 
-def test_a_sample_and_few_objects(cld_rec):
+def test_scales_of_a_sample_of_few_objects_and_of_earlier_models(cld_rec):
+    """Earlier models have a ratio of energies near tracks, and energies of hits, that nothing reads."""
     sample = measure(cld_rec).sample()
     assert sample.max_energy == pytest.approx(max(np.sum(hits.energy) for hits in cld_rec.hits))
     assert sample.b_field == pytest.approx(2.0, rel=1e-4)
     assert sample.trails["ecal_cell"] == pytest.approx(0.0066, rel=0.1)  # GeV, of layers of 0.55 radiation lengths
     few = dataclasses.replace(cld_rec.without_truth(), tracks=cld_rec.tracks[:, :1], hits=cld_rec.hits[:, :10])
-    sample = measure(few).sample()
-    assert (sample.b_field, sample.trails) == (None, {})
-
-
-def test_scales_of_earlier_models_are_read(cld_rec):
-    """They have a ratio of energies near tracks, and energies of hits, that nothing reads."""
-    sample = measure(cld_rec).sample()
-    assert (
-        from_plain(SampleScales, to_plain(sample) | {"near_tracks": 0.8, "ecal_hit": 0.01, "hcal_hit": None}, "sample")
-        == sample
-    )
+    of_few = measure(few).sample()
+    assert (of_few.b_field, of_few.trails) == (None, {})
+    gone = {"near_tracks": 0.8, "ecal_hit": 0.01, "hcal_hit": None}
+    assert from_plain(SampleScales, to_plain(sample) | gone, "sample") == sample
 
 
 def test_opening_and_number_of_hits():
@@ -725,3 +714,45 @@ def test_chunks_of_several_detectors_add_up(sample_dir, cld_rec):
     assert both.table("tracks")["file"].tolist() == [0] * len(ild.table("tracks")["file"]) + [1] * len(
         cld.table("tracks")["file"]
     )
+
+
+def hadrons(energy, angle, subdetector, p=(10.0,), entry=(0.0,)):
+    """Scale that each isolated track along x gives, with hits and entries at `angle` and `entry` in azimuth, rad."""
+    detector, angle, entry, p = load_detector("ild_g4"), np.array(angle), np.array(entry), np.array(p)
+    x, y = 2000.0 * np.cos(angle), 2000.0 * np.sin(angle)
+    place = {"calo_x": [1805.0 * np.cos(entry)], "calo_y": [1805.0 * np.sin(entry)], "calo_z": [0.0 * entry]}
+    tracks = make_tracks(b_field=3.5, px=[p], py=[0.0 * p], pz=[0.0 * p], charge=[np.ones(len(p))], **place)
+    hits = make_hits(energy=[energy], x=[x], y=[y], z=[0.0 * x], subdetector=[subdetector])
+    return TrackDeposits.of(Events(detector=detector, hits=hits, tracks=tracks)).hadron_scales().tolist()
+
+
+def test_isolated_hadrons_give_the_scale_of_the_hcal():
+    """With 2 GeV in the ECAL a hadron of 10 GeV lacks 5.3 of its 7.3 GeV; no scale changes what is selected here."""
+    ecal, hcal = 0, 2
+    assert hadrons([2.0, 3.0, 2.0], [0.0, 0.05, -0.05], [ecal, hcal, hcal]) == [pytest.approx(5.3 / 5.0)]
+    assert hadrons([2.0, 5.0, 0.9], [0.0, 0.0, 1.5 * NARROW], [ecal, hcal, ecal]) == [pytest.approx(5.3 / 5.0)]
+    assert hadrons([2.0, 5.0, 1.1], [0.0, 0.0, 1.5 * NARROW], [ecal, hcal, ecal]) == [], "a neighbour"
+    assert hadrons([2.0, 5.0, 9.9], [0.0, 0.0, 2.5 * NARROW], [ecal, hcal, ecal]) == [pytest.approx(5.3 / 5.0)]
+    assert hadrons([10.0, 1.9], [0.0, 0.0], [ecal, hcal]) == [], "an electron, or a muon"
+    assert hadrons([8.9, 2.5], [0.0, 0.0], [ecal, hcal]) == [pytest.approx(-1.6 / 2.5)]
+    assert hadrons([9.1, 2.5], [0.0, 0.0], [ecal, hcal]) == [], "a photon beside it"
+    for p in (2.9, 51.0):
+        assert hadrons([1.0, 0.5 * p], [0.0, 0.0], [ecal, hcal], p=(p,)) == []
+    assert hadrons([2.0, 5.0], [0.0, 0.0], [ecal, hcal], p=(10.0, 10.0), entry=(0.0, 1.5 * NARROW)) == []
+
+
+@pytest.mark.parametrize(("folder", "name"), [("g4", "ild_g4"), ("cld_g4", "cld")])
+def test_the_scale_is_measured_whatever_the_calibration_of_the_file(data_dir, folder, name):
+    events = read_events(data_dir / folder / "multi_train.root", entry_stop=800)
+    (described,) = {part.hadron_scale for part in load_detector(name).calorimeters if part.kind == "hcal"}
+    is_hcal = np.array([part.kind == "hcal" for part in events.detector.calorimeters])
+    columns = jagged.columns(events.hits)
+    scales = []
+    for factor in (0.4, 1.0, 2.0):
+        energy = columns["energy"] * np.where(is_hcal[columns["subdetector"]], factor, 1.0)
+        hits = jagged.replaced(events.hits, {"energy": energy.astype(np.float32)})
+        values = TrackDeposits.of(dataclasses.replace(events, hits=hits)).hadron_scales()
+        assert len(values) > 150
+        scales.append(factor * np.median(values))
+    assert scales[1] == pytest.approx(described, abs=0.06)
+    assert scales == pytest.approx([scales[1]] * 3, rel=0.02)

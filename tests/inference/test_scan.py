@@ -248,12 +248,9 @@ def test_what_cannot_be_scanned_is_refused_before_any_work(sample, options, more
     measured.assert_not_called()
 
 
-def test_a_file_that_is_given_twice_is_refused(sample, options):
+def test_a_file_given_twice_or_without_truth_is_refused(sample, options, tmp_path):
     with pytest.raises(InputError, match="is given twice, or a copy of another one"):
         scan([sample, sample], vary={"cells": [2]}, **options)
-
-
-def test_a_file_without_truth_is_refused(sample, options, tmp_path):
     write_events(tmp_path / "data.root", read_events(sample, entry_stop=2).without_truth())
     with pytest.raises(InputError, match="holds none"):
         scan(tmp_path / "data.root", vary={"cells": [2]}, **options)

@@ -108,14 +108,12 @@ class TestTheSmallSamples:
 
 
 class TestSomebodyElsesNtuple:
-    def test_four_branches_are_enough(self, opened):
+    def test_four_branches_are_enough_and_units_converted(self, opened):
         events = opened(hits()).read(0, 2).validate()
         assert events.hits.energy.to_list() == [[1000.0, 250.0], []]
         assert [name for name, _ in events.parts()] == ["hits"]
         assert np.isnan(ak.to_numpy(ak.flatten(events.hits.time))).all()
         assert events.event.tolist() == [0, 1]
-
-    def test_units_are_converted(self, opened):
         fields = HITS | {"energy": {"branch": "hit_E", "scale": 1e-3}, "x": {"branch": "hit_x", "scale": 10}}
         events = opened(hits(), hits=fields).read(0, 2)
         assert events.hits.energy.to_list() == [[1.0, 0.25], []]

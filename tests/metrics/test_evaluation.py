@@ -174,9 +174,6 @@ def test_matching_by_hits_ignores_energy_and_angle(make_records, make_events):
     assert (tree["n_truth"], tree["n_reco"], tree["n_matched"]) == (4, 3, 2)
     assert tree["class"]["photon"]["efficiency"].value == 1.0
     assert tree["class"]["neutral_hadron"]["fake_rate"].value == 1.0
-
-
-def test_oracle_by_hits_finds_all_that_have_hits(make_events):
     evaluation = Evaluation(name="oracle", oracle=True, settings=BY_HITS)
     evaluation.update(make_events(TRUTH), {})
     result = evaluation.result()

@@ -77,22 +77,16 @@ def test_sample_detector_and_energy_stand_on_each_figure(drawn):
         assert "some.root, of_mine, 91 GeV\n25 events, truth rule 'stable'" in texts_of(figure), name
 
 
-def test_jet_energies_have_panels_and_a_figure_against_energy(drawn):
+def test_figures_of_jet_energies_bosons_and_decay_modes(drawn):
     panels = drawn["jet_energy_resolution_vs_abs_cos_theta"].axes
     assert ["91" in panels[0].get_title(loc="left"), "200" in panels[1].get_title(loc="left")] == [True, True]
     axes = drawn["jet_energy_resolution_vs_sqrt_s"].axes[0]
     ((x, y, bars), _) = points(axes)
     assert (sorted(x), list(y), bars[0]) == ([91, 200], [0.04, 0.04], pytest.approx((0.03, 0.05)))
     assert rendered(drawn["jet_energy_scale_vs_sqrt_s"], "png").startswith(b"\x89PNG")
-
-
-def test_a_boson_has_the_masses_of_its_jets(drawn):
     axes = drawn["hadronic_mass_H"].axes[0]
     assert axes.get_xlabel() == "Mass of the two jets of H, reconstructed / true"
     assert [patch.get_data().values.tolist() for patch in axes.patches] == [[1.0], [1.0]]
-
-
-def test_decay_modes_have_a_matrix_for_each_algorithm(drawn):
     axes = drawn["tau_modes_reference"].axes[0]
     assert [text.get_text() for text in axes.texts] == ["75.0%\n3", "25.0%\n1", "100.0%\n2"]
     assert (axes.get_xlabel(), axes.get_ylabel()) == ("Reconstructed decay mode", "True decay mode")
@@ -147,7 +141,7 @@ def points(axes):
         yield data.get_xdata(), data.get_ydata(), [tuple(segment[:, 1]) for segment in bars]
 
 
-def test_points_have_intervals_and_empty_bins_are_left_out():
+def test_points_have_intervals_places_and_whole_markers():
     figure = plot_binned(AXIS, {"": {"PFlow": series(0.5, 0.8)}}, label="Efficiency")
     ((x, y, bars),) = points(figure.axes[0])
     assert list(y) == [0.5, 0.8]
@@ -159,21 +153,12 @@ def test_points_have_intervals_and_empty_bins_are_left_out():
     ((_, y, _),) = points(figure.axes[0])
     assert list(y) == [0.8]
     assert figure.axes[0].get_xlim() == pytest.approx((10, 100))
-
-
-def test_bins_of_fewer_than_three_entries_are_left_out():
     few = Series.of([Number(0.5, 0.4, 0.7), Number(0.8, float("nan"), float("nan"))])
     ((_, y, _),) = points(plot_binned(AXIS, {"": {"PFlow": few}}, label="Resolution").axes[0])
     assert list(y) == [0.5]
-
-
-def test_markers_on_the_axis_are_whole():
     axes = plot_binned(AXIS, {"": {"PFlow": series(0.0, 0.8)}}, label="Fake rate", limits=(0.0, None)).axes[0]
     assert axes.get_ylim()[0] == 0.0
     assert not axes.containers[0].lines[0].get_clip_on()
-
-
-def test_algorithms_have_different_places_in_a_bin():
     figure = plot_binned(FLAT, {"": {"a": series(0.5, 0.8), "b": series(0.5, 0.8)}}, label="Efficiency")
     (first, _, _), (second, _, _) = points(figure.axes[0])
     assert first == pytest.approx([1 / 3, 4 / 3])

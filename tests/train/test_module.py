@@ -102,18 +102,14 @@ def test_the_rate_rises_linearly_and_falls_as_half_a_cosine():
 X, Y, Z = torch.eye(3)
 
 
-def test_the_wrong_energy_by_hand():
+def test_the_wrong_energy_by_hand_counts_all_fakes():
     """Targets of 10 and 2 GeV, found with 8 GeV and not at all, and a fake of 1 GeV; the second event is right."""
     true = _particles([[10.0, 2.0], [5.0, 0.0]], [[X, Y], [Z, Z]])
     decoded = _particles([[1.0, 8.0], [5.0, 0.0]], [[Z, X], [Z, Z]])
     model = Mock(decoding=DecodingConfig(), inputs=SimpleNamespace(energy_mean=0.5, energy_std=2.0))
     model.generate.return_value = decoded
     assert wrong_energy(model, SimpleNamespace(target=true)) == pytest.approx((2.0 + 2.0 + 1.0, 17.0), rel=1e-5)
-
-
-def test_all_fakes_count_however_many():
     true = _particles([[10.0] + 39 * [0.0]], [40 * [X]])
-    model = Mock(decoding=DecodingConfig(), inputs=SimpleNamespace(energy_mean=0.5, energy_std=2.0))
     model.generate.return_value = _particles([[10.0] + 39 * [1.0]], [[X] + 39 * [Z]])
     assert wrong_energy(model, SimpleNamespace(target=true)) == pytest.approx((39.0, 10.0), rel=1e-5)
     assert "decoding" not in model.generate.call_args.kwargs  # the model's own limits
