@@ -73,14 +73,11 @@ def test_loading_does_not_import_the_compiler_of_torch():
     assert done.stdout.split() == ["False"]
 
 
-def test_code_in_a_checkpoint_is_refused_and_not_run(save, payload):
+def test_code_and_classes_from_elsewhere_are_refused_and_not_run(save, payload, save_header, tmp_path, monkeypatch):
     path = save(callbacks=payload[0])
     with pytest.raises(InputError, match=r"model\.ckpt.*runs no code from files"):
         read_checkpoint(path)
     assert not payload[1].exists()
-
-
-def test_a_class_from_elsewhere_is_refused_and_not_imported(save_header, tmp_path, monkeypatch):
     (tmp_path / "elsewhere.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(InputError, match=r"'model': .*elsewhere\.Network"):

@@ -14,7 +14,7 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 README = (REPOSITORY / "README.md").read_text("utf-8")
 BLOCKS = re.findall(r"^```(bash|python)\n(.*?)^```", README, flags=re.MULTILINE | re.DOTALL)
 FIT = ("trainer.max_epochs=1", "trainer.limit_train_batches=2", "trainer.limit_val_batches=1", "data.batch_size=4")
-SHORT = {"fit": FIT, "evaluate": ("no-plots",), "scan": ("entries=3",)}
+SHORT = {"fit": FIT, "evaluate": ("no-plots",), "scan": ("entries=2",)}
 """Options that make a command short."""
 
 

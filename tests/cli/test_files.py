@@ -41,6 +41,10 @@ def cld(content, monkeypatch) -> str:
 
 @pytest.mark.parametrize("terminal", [True, False])
 def test_the_tables_of_the_cld_file(cld, content, capsys, monkeypatch, terminal, call):
+    assert (content.schema, content.num_entries, content.calorimeter_hits, content.missing) == ("edm4hep", 5, 12440, ())
+    assert content.has_truth
+    assert [name for name, reason in content.detectors.items() if not reason] == [content.detector] == ["cld"]
+    assert {part.name: part.count for part in content.parts}["tracks"] == 74
     monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.setattr("sys.stdout.isatty", lambda: terminal)
     assert call("inspect", cld) == 0

@@ -262,19 +262,6 @@ def test_a_scan_is_a_table_figures_and_a_report(scanned):
     assert main(["inspect", str(scanned / "scan.json")]) == 0
 
 
-def test_an_output_is_refused_and_finished_points_stay(scanned, sample_dir, call, capsys):
-    words = (sample_dir / "zqq_test_small.root", "--vary", "cells=2", "--entries", 3, "-o", scanned, "--device", "cpu")
-    with pytest.raises(ConfigError, match=r"scan\.csv: a file is there; .*--force"):
-        call("scan", *words)
-    before = (scanned / "points" / "nominal.json").stat().st_mtime_ns
-    call("scan", *words, "--force")
-    assert (scanned / "points" / "nominal.json").stat().st_mtime_ns == before
-    said = capsys.readouterr().out
-    assert "PFlow, cells=2" in said
-    assert "cell" in said
-    assert "Errors of ratios are of paired comparisons" in said
-
-
 @pytest.fixture
 def sample(sample_dir):
     return sample_dir / "multi_test_small.root"

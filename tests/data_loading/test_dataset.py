@@ -183,11 +183,15 @@ def flat(batches) -> list[int]:
     return [number for batch in numbers(batches) for number in batch]
 
 
-def test_in_order_only_the_last_batch_is_short(dataset):
+def test_in_order_the_last_batch_is_short_and_ranks_share_the_events(dataset):
     assert flat(dataset()) == list(range(70))
     assert [len(batch) for batch in numbers(dataset())] == [8] * 8 + [6]
     for buffer in (8, 20):
         assert sorted(len(batch) for batch in numbers(dataset(shuffle=True, buffer=buffer))) == [6] + [8] * 8
+    ranks = [dataset(shuffle=True, rank=rank, n_ranks=3) for rank in range(3)]
+    batches = [list(rank) for rank in ranks]
+    assert sorted(number for rank in batches for number in flat(rank)) == list(range(70))
+    assert {len(rank) for rank in ranks} == {max(map(len, batches))}
 
 
 def same(one: EventDataset, other: EventDataset) -> bool:
@@ -206,13 +210,6 @@ def test_batches_are_the_same_for_the_same_seed_and_epoch_alone(dataset, augment
     epoch.epoch = 1
     assert not same(first, epoch)
     assert not same(first, seed)
-
-
-def test_ranks_share_the_events_and_the_length_is_that_of_the_longest(dataset):
-    ranks = [dataset(shuffle=True, rank=rank, n_ranks=3) for rank in range(3)]
-    batches = [list(rank) for rank in ranks]
-    assert sorted(number for rank in batches for number in flat(rank)) == list(range(70))
-    assert {len(rank) for rank in ranks} == {max(map(len, batches))}
 
 
 def test_batches_in_order_depend_on_no_ranks_and_chunks(dataset, train_files, tokeniser):
@@ -381,11 +378,15 @@ def test_workers_outlive_a_signal_to_all_processes(number):
     assert list(batches) == [worker] * 8
 
 
-def test_chunks_cover_each_file_and_never_span_two(train_files):
+def test_chunks_cover_each_file_and_known_files_are_not_looked_at_again(train_files, monkeypatch):
     chunks = survey(train_files, FileOptions(), 16)[0]
     a, b = train_files
     assert chunks == [Chunk(a, 0, 16), Chunk(a, 16, 32), Chunk(a, 32, 40), Chunk(b, 0, 30)]
     assert sum(len(chunk) for chunk in chunks) == 70
+    chunks, known = survey(train_files, FileOptions(), 16)
+    energies = [events.hits.energy.to_list() for events in read_chunks(chunks, FileOptions())]
+    monkeypatch.setattr("pflow.io.open.sniff", None)
+    assert [events.hits.energy.to_list() for events in read_chunks(chunks, known)] == energies
 
 
 def test_a_sample_is_spread_over_all_files():
@@ -401,13 +402,6 @@ def test_a_sample_is_spread_over_all_files():
     assert len(spread_sample(many, 200)) == 20  # each is opened for ten entries
     with pytest.raises(ConfigError, match="at least 1 event"):
         spread_sample(chunks, 0)
-
-
-def test_files_that_are_known_are_opened_without_looking_what_they_are(train_files, monkeypatch):
-    chunks, known = survey(train_files, FileOptions(), 16)
-    energies = [events.hits.energy.to_list() for events in read_chunks(chunks, FileOptions())]
-    monkeypatch.setattr("pflow.io.open.sniff", None)
-    assert [events.hits.energy.to_list() for events in read_chunks(chunks, known)] == energies
 
 
 def test_unusable_files_are_left_out_where_errors_are_skipped(train_files, tmp_path, make_photons):

@@ -106,17 +106,6 @@ def test_tracks_from_monte_carlo_particles_are_marked_in_the_output(model, cld_s
     assert ((read_reco(tmp_path / "out.root").flags & Flag.TRUTH_TRACKS) != 0).all()
 
 
-def test_an_edm4hep_file_has_the_same_particles(bare, model, tmp_path):
-    write([bare], model, tmp_path / "one.root", chunk_size=10)
-    write([bare], model, tmp_path / "two.root", chunk_size=10, format="edm4hep")
-    flat, edm4hep = read_reco(tmp_path / "one.root"), read_reco(tmp_path / "two.root")
-    assert edm4hep.particles.to_list() == flat.particles.to_list()
-    assert edm4hep.event.tolist() == flat.event.tolist()
-    assert read_provenance(tmp_path / "two.root")["options"]["format"] == "edm4hep"
-    with pytest.raises(ConfigError, match=r"collections of one input, found 2 inputs: .*--output-dir"):
-        write([bare, bare], model, tmp_path / "both.root", format="edm4hep")
-
-
 @pytest.mark.filterwarnings("ignore:.* GeV of tracks are in no particle")  # random weights
 def test_an_edm4hep_file_has_its_inputs_collections_and_links(model, cld_rntuple_path, tmp_path):
     write([cld_rntuple_path], model, tmp_path / "links.root", detector="cld", format="edm4hep", mc_links=True)
@@ -132,6 +121,7 @@ def test_an_edm4hep_file_has_its_inputs_collections_and_links(model, cld_rntuple
         ({"format": "hdf5"}, "output format"),
         ({"chunk_size": 0}, "chunk_size"),
         ({"inputs": []}, "no input files"),
+        ({"inputs": 2 * ["a.root"], "format": "edm4hep"}, r"collections of one input, found 2 inputs: .*--output-dir"),
     ],
 )
 def test_options_are_checked(bare, model, tmp_path, options, message):
@@ -226,20 +216,6 @@ def test_the_checkpoint_is_not_overwritten(bare, model, save_model, tmp_path):
         with pytest.raises(ConfigError, match=r"it is the input .*model\.ckpt"):
             write([bare], str(path), path, force=force)
     assert path.read_bytes() == content
-
-
-def test_an_output_that_exists_is_replaced_by_force_only(bare, model, tmp_path, monkeypatch):
-    output = tmp_path / "reco.root"
-    write([bare], model, output)
-    content = output.read_bytes()
-    with monkeypatch.context() as context:
-        context.setattr("pflow.inference.files.Worker", lambda *_, **__: pytest.fail("the work began"))
-        with pytest.raises(ConfigError, match=r"reco\.root: a file is there; .*--force"):
-            write([bare], model, output)
-    assert output.read_bytes() == content
-    output.write_text("precious")
-    write([bare], model, output, force=True)
-    assert len(read_reco(output)) > 0
 
 
 N_FILES, N_EVENTS = 3, 3

@@ -186,14 +186,12 @@ class TestBadInput:
         with pytest.raises(InputError, match=message):
             reader.read(0, 2)
 
-    def test_a_missing_branch_and_an_unknown_calorimeter_are_named(self, opened):
+    def test_a_missing_branch_calorimeter_or_detector_is_named(self, opened, tmp_path):
         with pytest.raises(InputError, match=r"in\.root, 'hit_e': branch is missing.*nearest matches: hit_E"):
             opened(hits(), hits=HITS | {"energy": "hit_e"})
         fields = HITS | {"subdetector": {"branch": "id", "names": {0: "ecal_barel"}}}
         with pytest.raises(ConfigError, match=r"'ecal_barel' \(code 0\) is not one of detector 'ild_g4': ecal_barrel"):
             opened(hits(id=jagged([0, 0], [], dtype=np.int32)), hits=fields)
-
-    def test_a_layout_without_a_detector_needs_one(self, tmp_path, opened):
         with pytest.raises(ConfigError, match="names no detector"):
             opened(hits(), detector=None)
         reader = flat(tmp_path / "in.root", layout=tmp_path / "mine.yaml", detector="cld")

@@ -15,19 +15,10 @@ from pflow.metrics.stats import Number, Series, leaves
 from pflow.physics.pdg import CLASSES
 
 PROMISED_KEYS = [
-    "count.exact_fraction",
-    "count.one_vs_two_accuracy",
-    "energy.mean_abs_rel_error",
-    "energy.response_median",
-    "energy.resolution_68",
-    "angle.mean_deg",
-    "angle.median_deg",
-    "angle.q68_deg",
-    "charge.accuracy",
-    "pdg.accuracy",
-    "fake_energy_fraction",
-    "energy_weighted_efficiency",
-    "energy_weighted_efficiency_loose",
+    *("count.exact_fraction", "count.one_vs_two_accuracy", "charge.accuracy", "pdg.accuracy"),
+    *(f"energy.{metric}" for metric in ("mean_abs_rel_error", "response_median", "resolution_68")),
+    *(f"angle.{metric}_deg" for metric in ("mean", "median", "q68")),
+    *("fake_energy_fraction", "energy_weighted_efficiency", "energy_weighted_efficiency_loose"),
     *(
         f"class.{name}.{metric}"
         for name in CLASSES

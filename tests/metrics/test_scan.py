@@ -34,10 +34,13 @@ from pflow.physics.detector import load_detector
 ILD = {"sample": load_detector("ild_g4")}
 
 
-def test_values_are_read_and_none_is_no_time_at_all():
+def test_values_are_read_and_each_parameter_sets_fields_of_a_move():
     values = parse_variations(["cells=1,2,4", "time=0.03, none", "ecal_threshold=0.001"])
     assert values == {"cells": (1, 2, 4), "time": (0.03, math.inf), "ecal_threshold": (0.001,)}
     assert all(isinstance(value, int) for value in values["cells"])
+    fields = {field.name for field in dataclasses.fields(Move)}
+    assert {name for parameter in PARAMETERS.values() for name in parameter.fields} == fields - {"scale"}
+    assert not REFUSED.keys() & PARAMETERS.keys()
 
 
 @pytest.mark.parametrize(
@@ -54,12 +57,6 @@ def test_values_are_read_and_none_is_no_time_at_all():
 def test_what_cannot_be_varied_is_refused_with_the_reason(texts, message):
     with pytest.raises(ConfigError, match=message):
         parse_variations(texts)
-
-
-def test_every_parameter_sets_fields_of_a_move():
-    fields = {field.name for field in dataclasses.fields(Move)}
-    assert {name for parameter in PARAMETERS.values() for name in parameter.fields} == fields - {"scale"}
-    assert not REFUSED.keys() & PARAMETERS.keys()
 
 
 def test_points_of_one_parameter_of_a_grid_and_of_each_sample():

@@ -1,11 +1,8 @@
-import awkward as ak
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pflow.event import jagged
-from pflow.io.open import read_events
 from pflow.physics import kinematics
 from pflow.physics.kinematics import length_to_cylinder, length_to_prism, propagate
 
@@ -193,20 +190,6 @@ def test_the_direction_is_the_tangent_of_the_path():
     position, direction = path(start, momentum, charge, n_points=2001)
     step = position[:, -1] - position[:, -2]
     np.testing.assert_allclose(direction[:, -1], step / np.linalg.norm(step, axis=1, keepdims=True), atol=5e-3)
-
-
-def test_tracks_end_at_the_simulated_entry_into_the_calorimeter(sample_dir):
-    events = read_events(sample_dir / "zqq_test_small.root")
-    tracks = ak.flatten(events.tracks)
-    momentum, entry = jagged.vectors(tracks.momentum), jagged.vectors(tracks.calo_position)
-    detector = events.detector
-    cylinder = {"radius": detector.ecal_inner_radius, "half_length": detector.ecal_inner_z}
-    reached = points(
-        np.zeros_like(momentum), momentum, ak.to_numpy(tracks.charge), b_field=detector.b_field, **cylinder
-    )
-    hard = np.isfinite(entry).all(axis=1) & (np.linalg.norm(momentum, axis=1) > 2.0)
-    assert hard.sum() > 30
-    assert np.median(np.linalg.norm(reached[hard, -1] - entry[hard], axis=1)) < 20.0
 
 
 PRISM = {"b_field": 2.0, "apothem": 2150.0, "half_length": 2307.0}

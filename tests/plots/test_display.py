@@ -100,13 +100,6 @@ def test_lines_come_in_their_order_and_colours_by_what_there_is(event, reconstru
     assert make_scene(without_truth(event)).colour_by == "energy"
 
 
-@pytest.mark.parametrize("colour_by", COLOUR_BY)
-def test_an_event_may_have_no_hits(event, reconstruction, colour_by):
-    bare = dataclasses.replace(event, hits=event.hits[:, :0], hit_links=event.hit_links[:, :0])
-    scene = make_scene(bare, reconstruction=reconstruction, colour_by=colour_by)
-    assert (scene.groups, kinds(scene)) == ((), ["tracks", "truth", "reco"])
-
-
 def test_particles_with_a_momentum_are_shown_as_arrows(event, reconstruction):
     still = ak.with_field(reconstruction.particles, ak.Array([[0.0, 0.0]]), "px")
     scene = make_scene(dataclasses.replace(event, reference=still, reference_name="Other"))
@@ -143,13 +136,16 @@ def test_an_arrow_grows_by_half_a_unit_a_decade(energy, units):
 
 
 @pytest.mark.parametrize("colour_by", COLOUR_BY)
-def test_views_and_units_for_every_kind_of_colour(event, reconstruction, colour_by):
+def test_views_and_units_for_every_colour_also_without_hits(event, reconstruction, colour_by):
     figure = plot_event(make_scene(event, reconstruction=reconstruction, colour_by=colour_by))
     views = [axes for axes in figure.axes if axes.get_label() != "<colorbar>"]
     assert [axes.name for axes in views] == ["rectilinear", "rectilinear", "3d"]
     labels = [(axes.get_xlabel(), axes.get_ylabel()) for axes in views[:2]]
     assert labels == [("x [mm]", "y [mm]"), ("z [mm]", "r [mm]")]
     assert ("Hit energy [GeV]" in [axes.get_xlabel() for axes in figure.axes]) == (colour_by == "energy")
+    bare = dataclasses.replace(event, hits=event.hits[:, :0], hit_links=event.hit_links[:, :0])
+    scene = make_scene(bare, reconstruction=reconstruction, colour_by=colour_by)
+    assert (scene.groups, kinds(scene)) == ((), ["tracks", "truth", "reco"])
 
 
 def test_hits_are_at_their_positions_and_the_legend_names_them(event):

@@ -162,12 +162,17 @@ def test_the_page_is_whole_and_begins_with_the_limits(scanned):
     assert "http" not in page  # nothing is loaded
 
 
-def test_global_state_does_not_change():
+def test_the_style_changes_no_global_state_and_figures_find_its_fonts(caplog):
     before = dict(mpl.rcParams)
     with styled():
         assert mpl.rcParams["font.size"] != before["font.size"]
     rendered(Figure(), "png")
     assert dict(mpl.rcParams) == before
+    with styled():
+        figure = Figure()
+        figure.add_subplot().set(xlabel=r"$E_{reco}$ and $\sigma_{68}$", title="title")
+    figure.savefig(io.BytesIO())
+    assert not caplog.messages
 
 
 @pytest.mark.parametrize(("format", "start"), [("png", b"\x89PNG"), ("pdf", b"%PDF")])
@@ -177,11 +182,3 @@ def test_the_same_content_gives_the_same_bytes_of_the_format(format, start):
     first, second = rendered(figure, format), rendered(figure, format)
     assert first.startswith(start)
     assert first == second
-
-
-def test_a_figure_saved_outside_of_the_style_finds_its_fonts(caplog):
-    with styled():
-        figure = Figure()
-        figure.add_subplot().set(xlabel=r"$E_{reco}$ and $\sigma_{68}$", title="title")
-    figure.savefig(io.BytesIO())
-    assert not caplog.messages

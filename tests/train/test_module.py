@@ -74,19 +74,15 @@ def draws(data, tmp_path, tiny, monkeypatch):
     return fit
 
 
-def test_each_batch_of_a_step_draws_numbers_of_its_own(draws):
+def test_batches_and_ranks_draw_numbers_of_their_own_but_for_those_shared(draws, monkeypatch):
     alone = draws()
     assert draws("--trainer.accumulate_grad_batches=2") == alone
     assert len(alone) == 7
     assert len({number for pair in alone for number in pair}) == 14
-
-
-def test_ranks_draw_numbers_of_their_own_but_for_those_that_they_share(draws, monkeypatch):
-    first = draws()
     monkeypatch.setattr(ParticleFlow, "global_rank", 1)
     second = draws("--seed_everything=1")
-    assert [shared for _, shared in first] == [shared for _, shared in second]
-    assert not {number for number, _ in first} & {number for number, _ in second}
+    assert [shared for _, shared in alone] == [shared for _, shared in second]
+    assert not {number for number, _ in alone} & {number for number, _ in second}
 
 
 def test_the_rate_rises_linearly_and_falls_as_half_a_cosine():

@@ -121,7 +121,7 @@ def by_name(collections):
 
 
 @pytest.mark.parametrize("layout", ["new", "rec", "old", "rntuple"])
-def test_types_are_known_by_members_where_the_file_names_none(listed, content, layout):
+def test_types_and_ends_of_links_are_known_where_the_file_names_none(listed, content, layout, podio):
     assert {name: collection.type for name, collection in listed(content, layout).items()} == {
         "A1": "edm4hep::CalorimeterHit",
         "A2": "edm4hep::CalorimeterHit",
@@ -132,6 +132,9 @@ def test_types_are_known_by_members_where_the_file_names_none(listed, content, l
         "TrackLinks": "Link",
         "Tracks": "edm4hep::Track",
     }
+    pairs = link_pairs(podio(content, layout), "HitLinks", 2)
+    assert pairs == {(start, "MCParticles"): count for start, count in {"A1": 2, "A2": 2, "B": 1, "Other": 1}.items()}
+    assert list(pairs.values()) == [2, 2, 1, 1]
 
 
 def test_contributions_make_simulated_hits_and_the_id_table_types(listed, content):
@@ -161,13 +164,6 @@ def test_plain_numbers_are_a_collection_too(write):
     collections = by_name(list_collections(file))
     assert set(collections) == {"A1", "Weights"}
     assert count_objects(file, collections["Weights"], 2) == 3
-
-
-@pytest.mark.parametrize("layout", ["new", "rec", "old", "rntuple"])
-def test_links_are_counted_by_their_ends(podio, content, layout):
-    pairs = link_pairs(podio(content, layout), "HitLinks", 2)
-    assert pairs == {(start, "MCParticles"): count for start, count in {"A1": 2, "A2": 2, "B": 1, "Other": 1}.items()}
-    assert list(pairs.values()) == [2, 2, 1, 1]
 
 
 def test_every_collection_of_a_real_file_has_a_type(cld_podio):
