@@ -86,35 +86,28 @@ def test_chunks_change_nothing(sample, options):
         assert first == pytest.approx(second, rel=1e-4, nan_ok=True)
 
 
-def test_finished_points_are_not_measured_again(sample, options, tmp_path, no_figures):
-    steps, out = {"cells": [2]}, tmp_path / "scan"
-    shown: list[str] = []
-    first = scan(sample, vary=steps, output=out, on_progress=lambda name, *_: shown.append(name), **options)
+def test_finished_points_are_kept_and_those_made_otherwise_refused(sample, options, tmp_path, no_figures):
+    steps, out, shown = {"cells": [2]}, tmp_path / "scan", []
+    noted = {**options, "output": out, "on_progress": lambda name, *_: shown.append(name)}
+    first = scan(sample, vary=steps, **noted)
     assert set(shown) == {"nominal", "cells=2"}
     with pytest.raises(ConfigError, match=r"scan\.csv: a file is there"):
-        scan(sample, vary=steps, output=out, **options)
+        scan(sample, vary=steps, **noted)
     shown.clear()
-    more = {**steps, "layers": [2]}
-    second = scan(sample, vary=more, output=out, force=True, on_progress=lambda name, *_: shown.append(name), **options)
+    second = scan(sample, vary={**steps, "layers": [2]}, force=True, **noted)
     assert set(shown) == {"layers=2"}
     assert values(first, "cells=2") == pytest.approx(values(second, "cells=2"))
     change = [result.change(result["cells=2"], KEY) for result in (first, second)]
     assert change[0].low == pytest.approx(change[1].low, rel=1e-4, nan_ok=True)
-
-
-def test_a_point_that_was_made_otherwise_is_refused_or_replaced(sample, options, tmp_path, no_figures):
-    scan(sample, vary={"cells": [2]}, output=tmp_path, **options)
-    for name in ("scan.csv", "scan.json", "report.html"):
-        (tmp_path / name).unlink()
-    other = {**options, "entries": N - 1}
-    with pytest.raises(ConfigError, match=r"nominal\.json was made with other settings: entries; .*--force"):
-        scan(sample, vary={"cells": [2]}, output=tmp_path, **other)
-    edited = {**options, "detector": dataclasses.replace(load_detector("ild_g4"), description="edited")}
-    with pytest.raises(ConfigError, match=r"nominal\.json was made with other settings: inputs \(description\)"):
-        scan(sample, vary={"cells": [2]}, output=tmp_path, **edited)
-    result = scan(sample, vary={"cells": [2]}, output=tmp_path, force=True, **other)
+    for path in out.glob("*.*"):
+        path.unlink()
+    edited = {"detector": dataclasses.replace(load_detector("ild_g4"), description="edited")}
+    for other, setting in (({"entries": N - 1}, "entries; .*--force"), (edited, r"inputs \(description\)")):
+        with pytest.raises(ConfigError, match=rf"nominal\.json was made with other settings: {setting}"):
+            scan(sample, vary=steps, **noted | other)
+    result = scan(sample, vary=steps, force=True, **noted | {"entries": N - 1})
     assert result.nominal.n_events == N - 1
-    assert json.loads((tmp_path / "points" / "cells_2.json").read_text())["numbers"]["n_events"] == N - 1
+    assert json.loads((out / "points" / "cells_2.json").read_text())["numbers"]["n_events"] == N - 1
 
 
 def test_an_interrupted_scan_keeps_the_points_that_are_complete(sample, options, tmp_path, no_figures):

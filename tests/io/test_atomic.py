@@ -126,7 +126,7 @@ def test_a_file_that_exists_or_appears_meanwhile_is_replaced_by_force_only(tmp_p
 
     with pytest.raises(ConfigError, match=r"a file is there.*--force"):
         write_second()
-    assert contents(tmp_path) == {"out.txt": "first"}
+    assert contents(tmp_path) == {"notes.txt": "precious", "out.txt": "first"}
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.ENOENT])

@@ -90,11 +90,11 @@ def test_arrows_start_where_particles_enter_the_calorimeter(event):
 
 
 def test_lines_come_in_their_order_and_colours_by_what_there_is(event, reconstruction):
-    event = dataclasses.replace(event, reference=reconstruction.particles, reference_name="Other")
-    scene = make_scene(event, reconstruction=reconstruction)
+    other = dataclasses.replace(event, reference=reconstruction.particles, reference_name="Other")
+    scene = make_scene(other, reconstruction=reconstruction)
     assert kinds(scene) == ["tracks", "truth", "reco", "reference"]
     assert [lines.name for lines in scene.lines[2:]] == ["PFlow particles", "Other particles"]
-    assert kinds(make_scene(event)) == ["tracks", "truth", "reco"]  # the reference as reconstruction
+    assert kinds(make_scene(other)) == ["tracks", "truth", "reco"]  # the reference as reconstruction
     assert make_scene(event, reconstruction=reconstruction).colour_by == "truth"
     assert make_scene(without_truth(event), reconstruction=reconstruction).colour_by == "reco"
     assert make_scene(without_truth(event)).colour_by == "energy"
