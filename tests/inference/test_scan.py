@@ -261,8 +261,8 @@ def test_a_cluster_gives_the_same(sample, options, random_checkpoint):
 
 @pytest.mark.slow
 def test_intervals_cover_on_splits_of_a_sample(data_dir):
-    """Of 6 parts of 20 events, 68.3% hold the change of all 120 in their paired intervals (RESULTS.md: of 1,000)."""
-    n_parts, size = 6, 20
+    """Of 6 parts of 12 events, 68.3% hold the change of all 72 in their paired intervals (RESULTS.md: of 1,000)."""
+    n_parts, size = 6, 12
     keys = ("event.visible_energy.response_median", "fake_energy_fraction", "class.photon.efficiency")
     events, general = read_events(data_dir / "g4" / "zqq_train.root", entry_stop=n_parts * size), load_model("general")
     both = [events, Move(layers=2).apply(events)]
