@@ -67,10 +67,10 @@ def test_a_file_that_cannot_be_used_is_one_error_and_leaves_nothing(reconstruct,
         assert "Traceback" not in said
 
 
-def test_a_link_that_points_outside_is_left_out_of_a_training(good, tiny, small, spoil, tmp_path, capsys):
+def test_a_link_that_points_outside_is_left_out_of_a_training(good, tiny, data, spoil, tmp_path, capsys):
     write_events(tmp_path / "links.root", spoil(good, BAD, "hit_links.particle", 99))
-    data = [f"--data.train={tmp_path / 'links.root'}", f"--data.val={small['val']}", "--trainer.fast_dev_run=true"]
-    assert main(["fit", *tiny, *data, f"--output={tmp_path / 'run'}"]) == 0
+    words = [f"--data.train={tmp_path / 'links.root'}", "--trainer.fast_dev_run=true"]
+    assert main(["fit", *tiny, *data, *words]) == 0
     said = f"left out; the first: {tmp_path / 'links.root'}, entry {BAD}, 'hit_links.particle'"
     assert said in capsys.readouterr().err
 
@@ -92,9 +92,8 @@ def test_an_interrupted_run_leaves_no_file_and_says_so(reconstruct, good, tmp_pa
     ("name", "output", "said"),
     [("file", "file", "is a file"), ("file", "file/run", "is a file"), ("config.yaml", "", "config.yaml")],
 )
-def test_a_run_replaces_nothing_that_is_no_run(tiny, small, tmp_path, capsys, name, output, said):
+def test_a_run_replaces_nothing_that_is_no_run(tiny, data, tmp_path, capsys, name, output, said):
     (tmp_path / name).write_text("precious: 1")
-    data = [f"--data.train={small['val']}", f"--data.val={small['val']}", f"--output={tmp_path / output}"]
-    assert main(["fit", *tiny, *data]) == 1
+    assert main(["fit", *tiny, *data, f"--output={tmp_path / output}"]) == 1
     assert said in capsys.readouterr().err
     assert (tmp_path / name).read_text() == "precious: 1"

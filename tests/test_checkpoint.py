@@ -73,14 +73,11 @@ def test_loading_does_not_import_the_compiler_of_torch():
     assert done.stdout.split() == ["False"]
 
 
-def test_code_in_a_checkpoint_is_refused_and_not_run(save, payload):
+def test_code_and_classes_from_elsewhere_are_refused_and_not_run(save, payload, save_header, tmp_path, monkeypatch):
     path = save(callbacks=payload[0])
     with pytest.raises(InputError, match=r"model\.ckpt.*runs no code from files"):
         read_checkpoint(path)
     assert not payload[1].exists()
-
-
-def test_a_class_from_elsewhere_is_refused_and_not_imported(save_header, tmp_path, monkeypatch):
     (tmp_path / "elsewhere.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(InputError, match=r"'model': .*elsewhere\.Network"):
@@ -337,7 +334,7 @@ def checkpoint(save, model):
     return save(state_dict={**weights, "other.a": shared, "other.b": shared[::2]})
 
 
-def test_weights_are_exact_and_name_their_checkpoint(checkpoint, tmp_path):
+def test_weights_are_exact_repeated_and_name_their_checkpoint(checkpoint, tmp_path):
     write_weights(checkpoint, tmp_path / "toy")
     source, written = (read_checkpoint(path) for path in (checkpoint, tmp_path / "toy"))
     assert written.state_dict.keys() == source.state_dict.keys()
@@ -345,9 +342,6 @@ def test_weights_are_exact_and_name_their_checkpoint(checkpoint, tmp_path):
     header = written.header.to_dict()
     assert header.pop("provenance") == {**source.header.provenance, "checkpoint_sha256": source.digest}
     assert header.items() <= source.header.to_dict().items()
-
-
-def test_weights_are_repeated_byte_for_byte_without_training_state(checkpoint, tmp_path):
     first = write_weights(checkpoint, tmp_path / "a")
     second = write_weights(tmp_path / "a", tmp_path / "b")
     assert [path.read_bytes() for path in first] == [path.read_bytes() for path in second]

@@ -20,6 +20,7 @@ from pflow.cli import fit
 from pflow.cli.recipe import load_recipe
 from pflow.config import config_dir, to_plain
 from pflow.inference.events import reconstruct
+from pflow.io.flat import write_events
 from pflow.io.open import read_events
 
 pytestmark = pytest.mark.usefixtures("no_figures")
@@ -95,9 +96,16 @@ def test_recipes_are_those_of_the_shipped_models(name, set_up):
 
 
 @pytest.fixture(scope="module")
-def trained(sample_dir, tmp_path_factory):
+def sample(sample_dir, tmp_path_factory) -> Path:
+    """Eight events of two to six particles of many kinds: two batches."""
+    path: Path = tmp_path_factory.mktemp("sample") / "eight.root"
+    write_events(path, read_events(sample_dir / "multi_test_small.root", entry_stop=8))
+    return path
+
+
+@pytest.fixture(scope="module")
+def trained(sample, tmp_path_factory):
     """Makes, once, the checkpoint that two steps of a set-up leave, after two of its recipe's first stage."""
-    sample = sample_dir / "multi_test_small.root"
 
     @functools.cache
     def train(recipe: str, stage: int, variant: str | None):
@@ -121,13 +129,13 @@ def trained(sample_dir, tmp_path_factory):
 
 
 @pytest.mark.parametrize("set_up", SET_UPS, ids=lambda names: "-".join(map(str, names)))
-def test_a_set_up_is_trained_saved_loaded_and_reconstructs(set_up, trained, sample_dir):
+def test_a_set_up_is_trained_saved_loaded_and_reconstructs(set_up, trained, sample):
     model, expected = load_model(trained(*set_up)), options(*set_up)
     network = model.config["model"]["init_args"]["network"]
     for field in set(network) - {size.partition("=")[0] for size in SMALL}:
         assert network[field] == expected["model"]["reconstructor"]["init_args"]["network"][field], field
     assert list(model.tokeniser.config.track_features) == expected["data"]["track_features"]
-    events = read_events(sample_dir / "multi_test_small.root")
+    events = read_events(sample)
     # Without an end: after a few steps of training the most probable may be nothing.
     decoding = dataclasses.replace(model.reconstructor.decoding.limited(4), eos_threshold=1.0)
     reco = reconstruct(events, model, device="cpu", decoding=decoding)

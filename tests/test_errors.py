@@ -5,13 +5,10 @@ import pytest
 from pflow.errors import ConfigError, InputError, PflowError, collected_warnings, nearest, reading, warn
 
 
-def test_the_nearest_names_come_first_whatever_their_case():
+def test_errors_say_where_and_the_nearest_names():
     assert nearest("ECalBarrel", ["MUON", "HCALBarrel", "ECALBarrel"], n=2) == ["ECALBarrel", "HCALBarrel"]
     assert nearest("xyz", ["ECALBarrel", "MUON"]) == []
     assert len(nearest("hit_a", [f"hit_{letter}" for letter in "bcdefg"], n=2)) == 2
-
-
-def test_an_input_error_says_where_and_keeps_its_parts():
     error = InputError("no number", file=Path("a.root"), entry=3, field="hits.energy", suggestions=iter(["hits.x"]))
     assert str(error) == "a.root, entry 3, 'hits.energy': no number (nearest matches: hits.x)"
     assert (error.file, error.entry, error.field, error.suggestions) == ("a.root", 3, "hits.energy", ("hits.x",))

@@ -1,7 +1,7 @@
 """Imports go downwards only, and each heavy library stays where it belongs."""
 
 import ast
-from collections.abc import Iterator
+import functools
 from pathlib import Path
 
 PACKAGE = Path(__file__).resolve().parent.parent / "pflow"
@@ -48,17 +48,20 @@ def rank(name: str) -> int:
     return next(i for i, layer in enumerate(LAYERS) if room(name) in layer)
 
 
-def imported() -> Iterator[tuple[str, str]]:
+@functools.cache
+def imported() -> tuple[tuple[str, str], ...]:
     """Each module below pflow, and a name that it imports."""
+    found = []
     for path in sorted(PACKAGE.rglob("*.py")):
         module = ".".join(path.relative_to(PACKAGE).with_suffix("").parts)
         if path.name == "__main__.py" or module == "__init__":
             continue
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Import):
-                yield from ((module, alias.name) for alias in node.names)
+                found += [(module, alias.name) for alias in node.names]
             elif isinstance(node, ast.ImportFrom) and node.module:
-                yield from ((module, f"{node.module}.{alias.name}") for alias in node.names)
+                found += [(module, f"{node.module}.{alias.name}") for alias in node.names]
+    return tuple(found)
 
 
 def test_every_room_has_a_layer_and_imports_go_downwards():

@@ -39,12 +39,7 @@ def network(config) -> dict:
     return model.get("reconstructor", model)["init_args"]["network"]
 
 
-@pytest.fixture
-def data(small, tmp_path):
-    return [f"--data.train={small['val']}", f"--data.val={small['val']}", "-o", str(tmp_path / "new")]
-
-
-def test_a_fit_leaves_checkpoints_its_configuration_and_logs(run):
+def test_a_fit_leaves_its_configuration_logs_and_models_to_use(run):
     """Logs for TensorBoard, and as CSV each loss by name, and errors that a physicist understands."""
     assert {"best.ckpt", "last.ckpt", "config.yaml", "logs"} <= set(os.listdir(run))
     assert network(yaml.safe_load((run / "config.yaml").read_text()))["width"] == 8
@@ -56,17 +51,6 @@ def test_a_fit_leaves_checkpoints_its_configuration_and_logs(run):
     assert len(total) == 2
     assert total[1] < total[0]
     assert all(value > 0 for value in logged(run, "val/wrong_energy"))
-
-
-def test_without_a_validation_the_last_line_names_the_last_model(tiny, data, tmp_path, capsys):
-    assert fit.main("fit", [*tiny, *data, "--trainer.max-steps=1"]) == 0
-    last = tmp_path / "new" / "last.ckpt"
-    said = f"no best model by val/wrong_energy, without a validation; the last one is {last}"
-    assert capsys.readouterr().out.splitlines()[-1] == said
-    assert last.is_file()
-
-
-def test_the_checkpoint_says_where_it_comes_from_and_is_ready_to_use(run):
     for name in ("best.ckpt", "last.ckpt"):
         torch.load(run / name, weights_only=True)  # weights and plain data only
     header = read_checkpoint(run / "best.ckpt").header
@@ -77,6 +61,14 @@ def test_the_checkpoint_says_where_it_comes_from_and_is_ready_to_use(run):
     assert not model.reconstructor.training
     assert model.tokeniser.config.hit_energy_min == 0.05
     assert model.reconstructor.decoding.max_particles == 3
+
+
+def test_without_a_validation_the_last_line_names_the_last_model(tiny, data, tmp_path, capsys):
+    assert fit.main("fit", [*tiny, *data, "--trainer.max-steps=1"]) == 0
+    last = tmp_path / "run" / "last.ckpt"
+    said = f"no best model by val/wrong_energy, without a validation; the last one is {last}"
+    assert capsys.readouterr().out.splitlines()[-1] == said
+    assert last.is_file()
 
 
 @pytest.fixture
@@ -101,11 +93,12 @@ def test_a_run_is_resumed_by_its_checkpoint_alone(moved, run, capsys):
     assert after == {**before, "output": str(moved), "trainer": {**before["trainer"], "max_epochs": 3}}
 
 
-def test_a_resume_that_fails_writes_nothing(moved, tmp_path, monkeypatch):
+def test_a_resume_that_fails_writes_nothing(moved, sample_dir, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    before = files(tmp_path)
+    before, other = files(tmp_path), sample_dir / "cld_multi_train_small.root"
     for options, message in (
         (["--data.train=missing.root", "--trainer.max-epochs=3"], r"missing\.root"),
+        ([f"--data.train={other}", "--trainer.max-epochs=3"], "reads detector 'ild_g4' alone"),
         ([f"{NETWORK}.width=64", "--trainer.max-epochs=3"], "width is 64"),
         (["--output=other/folder"], NOTHING_LEFT),
         (["--output=other/folder", "--trainer.max-steps=14"], r"has 14 steps, and .* raise --trainer\.max-steps"),
@@ -114,6 +107,9 @@ def test_a_resume_that_fails_writes_nothing(moved, tmp_path, monkeypatch):
             fit.main("fit", [f"--checkpoint={moved}", *options])
         assert files(tmp_path) == before
         assert os.listdir(tmp_path) == ["moved"]
+    with pytest.raises(PflowError, match="not a finite number"):  # after the first steps, which are logged
+        fit.main("fit", [f"--checkpoint={moved}", "--model.lr=1e30", "--trainer.max-epochs=3"])
+    assert all(files(tmp_path)[name] == content for name, content in before.items())
 
 
 def test_a_finished_run_names_the_option_to_raise_and_its_best_model(moved, capsys):
@@ -152,8 +148,8 @@ def test_a_run_is_not_overwritten_nor_resumed_without_its_checkpoint(moved, tiny
 
 def test_the_same_seed_gives_the_same_losses_and_weights(run, tiny, data, tmp_path):
     fit.main("fit", [*tiny, *data, "--trainer.max_epochs=2"])
-    assert logged(tmp_path / "new", "train/loss") == logged(run, "train/loss")
-    again, once = (read_checkpoint(folder / "last.ckpt").state_dict for folder in (tmp_path / "new", run))
+    assert logged(tmp_path / "run", "train/loss") == logged(run, "train/loss")
+    again, once = (read_checkpoint(folder / "last.ckpt").state_dict for folder in (tmp_path / "run", run))
     assert all(torch.equal(again[name], weight) for name, weight in once.items())
 
 
@@ -272,7 +268,7 @@ def test_a_fit_can_add_a_part_to_a_trained_model_and_freeze_the_rest(first_stage
     options = [*SECOND_STAGE, "--model.reconstructor.training.deferred_target_prob=0.1"]
     assert fit.main("fit", [*data, *SHORT, *options, f"--start-from={first_stage / 'best.ckpt'}"]) == 0
     assert "begin at random: " in capsys.readouterr().out
-    old, new = (load_model(folder / "best.ckpt") for folder in (first_stage, tmp_path / "new"))
+    old, new = (load_model(folder / "best.ckpt") for folder in (first_stage, tmp_path / "run"))
     assert new.config["model"]["init_args"]["training"]["deferred_target_prob"] == 0.1
     assert network(new.config)["hidden_width"] == 8
     theirs, ours = old.reconstructor.state_dict(), new.reconstructor.state_dict()
@@ -299,7 +295,7 @@ def test_random_weights_are_not_frozen_and_weights_alone_not_continued(run, data
 
 
 def test_averaged_checkpoints_are_continued_with_averaging_only(tiny, data, tmp_path):
-    folder = tmp_path / "new"
+    folder = tmp_path / "run"
     fit.main("fit", [*tiny, *data, "--ema.decay=0.9", "--trainer.max_epochs=1"])
     content = torch.load(folder / "best.ckpt", weights_only=True)
     loaded = load_model(folder / "best.ckpt").reconstructor.state_dict(prefix="reconstructor.")
@@ -345,7 +341,7 @@ def test_shipped_configurations_are_not_replaced_in_silence(tmp_path, monkeypatc
 def test_an_interrupted_fit_is_not_done_and_says_how_to_resume(tiny, data, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(ParticleFlow, "on_train_batch_start", lambda *_: os.kill(os.getpid(), signal.SIGTERM))
     assert main_with_exit_code(["fit", *tiny, *data]) == 143
-    last = tmp_path / "new" / "last.ckpt"
+    last = tmp_path / "run" / "last.ckpt"
     said = f"pflow fit: terminated: saved {last}; resume with: pflow fit --checkpoint {last.parent}"
     assert capsys.readouterr().err.splitlines()[-1] == said
     assert torch.load(last, weights_only=True)["global_step"] == 2
@@ -390,15 +386,12 @@ def test_wrong_usage_is_said_in_one_line(option, message, tmp_path, capsys):
     assert said.count("\n") == 1
 
 
-def test_a_checkpoint_with_code_is_refused(run, small, tmp_path, payload):
+def test_a_checkpoint_with_code_is_refused(run, data, tmp_path, payload):
     content = torch.load(run / "last.ckpt", weights_only=True)
     torch.save({**content, "callbacks": payload[0]}, tmp_path / "bad.ckpt")
     for option in ("--checkpoint", "--start-from"):
         with pytest.raises(InputError, match="runs no code"):
-            fit.main(
-                "fit",
-                [f"--data.train={small['val']}", f"--output={tmp_path / 'new'}", f"{option}={tmp_path / 'bad.ckpt'}"],
-            )
+            fit.main("fit", [*data, f"{option}={tmp_path / 'bad.ckpt'}"])
     assert not payload[1].exists()
 
 
@@ -411,9 +404,9 @@ def with_a_bad_event(make_photons, spoil, tmp_path_factory) -> str:
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-def test_skipped_entries_are_in_the_exit_code(workers, with_a_bad_event, small, tiny, tmp_path, capfd):
-    data = [f"--data.train={with_a_bad_event}", f"--data.val={small['val']}", f"--data.num_workers={workers}"]
-    options = [*tiny, *data, "--trainer.max_epochs=1", f"--output={tmp_path / 'out'}", "--data.on_error=skip"]
+def test_skipped_entries_are_in_the_exit_code(workers, with_a_bad_event, data, tiny, capfd):
+    options = [*tiny, *data, f"--data.train={with_a_bad_event}", f"--data.num_workers={workers}"]
+    options += ["--trainer.max_epochs=1", "--data.on_error=skip"]
     assert main_with_exit_code(["fit", *options]) == 3
     said = capfd.readouterr().err
     assert "1 of 12 entries cannot be used" in said

@@ -32,16 +32,13 @@ def calibrated(sample_dir, tmp_path_factory, call):
     return folder
 
 
-def test_the_particles_stay_and_their_covariances_change(calibrated, sample_dir):
+def test_covariances_change_and_particles_do_not(calibrated, sample_dir, tmp_path, call):
     events = read_events(sample_dir / "gamma1_test_small.root", entry_stop=20)
     model = load_model(calibrated)
     assert set(model.calibration.energy) == {"photon"}
     before, after = (reconstruct(events, weights).particles for weights in ("ild-g4-photon", model))
     np.testing.assert_array_equal(ak.flatten(before.energy), ak.flatten(after.energy))
     assert not np.allclose(ak.to_numpy(ak.flatten(before.covariance)), ak.to_numpy(ak.flatten(after.covariance)))
-
-
-def test_calibrating_again_changes_nothing(calibrated, sample_dir, tmp_path, call):
     call("calibrate", sample_dir / "gamma1_val_small.root", "--checkpoint", calibrated, "-o", tmp_path / "again")
     assert load_model(tmp_path / "again").calibration == load_model(calibrated).calibration
 
@@ -118,7 +115,7 @@ def checkpoint(save_model, tmp_path_factory):
 
 
 @pytest.mark.usefixtures("tiny_graphs")
-def test_a_checkpoint_becomes_a_folder(checkpoint, tmp_path, capsys, call):
+def test_a_checkpoint_and_a_folder_of_weights_become_graphs(checkpoint, tmp_path, capsys, call):
     assert call("export", "--checkpoint", checkpoint, "-o", tmp_path / "model") == 0
     written = sorted(path.name for path in (tmp_path / "model").iterdir())
     assert written == ["encoder.onnx", "tokens.json"]
@@ -126,13 +123,9 @@ def test_a_checkpoint_becomes_a_folder(checkpoint, tmp_path, capsys, call):
     assert text["run"]["checkpoint_sha256"] == load_model(checkpoint).digest
     output = capsys.readouterr().out
     assert all(str(tmp_path / "model" / name) in output for name in written)
-
-
-@pytest.mark.usefixtures("tiny_graphs")
-def test_a_folder_of_weights_becomes_onnx(checkpoint, tmp_path, call):
     call("export", "--checkpoint", checkpoint, "-o", tmp_path / "weights", "--format", "weights")
-    assert call("export", "--checkpoint", tmp_path / "weights", "-o", tmp_path / "model") == 0
-    text = json.loads((tmp_path / "model" / "tokens.json").read_text())
+    assert call("export", "--checkpoint", tmp_path / "weights", "-o", tmp_path / "of_weights") == 0
+    text = json.loads((tmp_path / "of_weights" / "tokens.json").read_text())
     assert text["run"]["checkpoint_sha256"] == load_model(tmp_path / "weights").digest
 
 

@@ -155,18 +155,12 @@ def test_lists_of_files_have_the_numbers_of_one_file(lists, tmp_path):
     assert all(numbers[key] == expected[key] for key in ("count", "class", "energy"))
 
 
-def test_a_file_that_is_given_twice_is_said(lists, tmp_path, capsys):
-    _, a, _ = lists
-    call = [*reco_of(a), *reco_of(a), "--truth", a, a, "--no-plots", "--no-oracle", "-q", "-o", tmp_path / "out"]
-    assert evaluate(*call) == 0
-    assert f"{a}: given more than once, and its events count as often" in capsys.readouterr().err
-
-
-def test_a_file_of_a_list_that_cannot_be_used_can_be_left_out(lists, tmp_path, capsys):
-    _, a, b = lists
-    no_root = tmp_path / "bad.root"
-    no_root.write_text("nothing")
+def test_a_file_of_a_list_is_left_out_or_said_to_be_there_twice(lists, tmp_path, capsys):
+    (_, a, b), no_root = lists, tmp_path / "bad.root"
     options = ["--no-plots", "--no-oracle", "-q", "-o"]
+    assert evaluate(*reco_of(a, a), "--truth", a, a, *options, tmp_path / "twice") == 0
+    assert f"{a}: given more than once, and its events count as often" in capsys.readouterr().err
+    no_root.write_text("nothing")
     call = [*reco_of(a), no_root, "--truth", a, b, *options, tmp_path / "out"]
     assert evaluate(*call) == 1
     assert evaluate(*call, "--on-error", "skip") == 3
@@ -268,19 +262,6 @@ def test_a_scan_is_a_table_figures_and_a_report(scanned):
     assert main(["inspect", str(scanned / "scan.json")]) == 0
 
 
-def test_an_output_is_refused_and_finished_points_stay(scanned, sample_dir, call, capsys):
-    words = (sample_dir / "zqq_test_small.root", "--vary", "cells=2", "--entries", 3, "-o", scanned, "--device", "cpu")
-    with pytest.raises(ConfigError, match=r"scan\.csv: a file is there; .*--force"):
-        call("scan", *words)
-    before = (scanned / "points" / "nominal.json").stat().st_mtime_ns
-    call("scan", *words, "--force")
-    assert (scanned / "points" / "nominal.json").stat().st_mtime_ns == before
-    said = capsys.readouterr().out
-    assert "PFlow, cells=2" in said
-    assert "cell" in said
-    assert "Errors of ratios are of paired comparisons" in said
-
-
 @pytest.fixture
 def sample(sample_dir):
     return sample_dir / "multi_test_small.root"
@@ -295,19 +276,16 @@ def reco(make_reco, tmp_path):
     return path
 
 
-def test_writes_each_format_and_refuses_another_before_any_work(sample, tmp_path, capsys, call):
+def test_an_event_is_drawn_in_each_format_by_default_in_two(sample, tmp_path, capsys, call, monkeypatch):
     with pytest.raises(ConfigError, match=r"ends in \.png, \.pdf, \.html"):
         call("display", "absent.root", "-o", tmp_path / "event.svg")
     starts = {tmp_path / "a.png": b"\x89PNG", tmp_path / "a.pdf": b"%PDF", tmp_path / "a.html": b"<!DOCTYPE html>"}
     assert call("display", sample, "--entry", 1, "-o", *starts) == 0
     assert all(path.read_bytes().startswith(start) for path, start in starts.items())
     assert capsys.readouterr().out == "".join(f"wrote {path}\n" for path in starts)
-
-
-def test_without_a_name_a_figure_and_a_page_are_written(sample, tmp_path, monkeypatch, call):
     monkeypatch.chdir(tmp_path)
     call("display", sample, "--entry", 2)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["display_2.html", "display_2.png"]
+    assert {path.name for path in tmp_path.iterdir()} == {"display_2.html", "display_2.png", "a.png", "a.pdf", "a.html"}
 
 
 @pytest.mark.parametrize(

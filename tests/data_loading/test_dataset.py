@@ -1,26 +1,34 @@
 import dataclasses
+import os
+import signal
 import weakref
 from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import awkward as ak
 import numpy as np
 import pytest
 import torch
+import uproot
 from torch import Tensor
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, IterableDataset
 
 from pflow.data.datamodule import ParticleFlowData
 from pflow.data.dataset import (
+    Chunk,
     EventDataset,
     FileOptions,
     Padder,
     StepLoader,
     StopRequest,
+    begin_worker,
     bucket,
     collate,
     cut,
     read_chunks,
+    spread_sample,
     survey,
 )
 from pflow.errors import ConfigError, InputError
@@ -55,7 +63,7 @@ def tensors(part: Any) -> list[Tensor]:
     return [tensor for value in vars(part).values() for tensor in tensors(value)]
 
 
-def test_a_batch_is_as_long_as_its_own_longest_event(tokens):
+def test_a_batch_is_as_long_as_its_longest_event_with_zeros_behind_the_others(tokens):
     batch = collate(tokens)
     masks = {"hits": batch.hits.mask, "tracks": batch.tracks.mask, "target": batch.target.mask}
     masks |= {"readout_hits": batch.readout.mask, "readout_tracks": batch.readout.track_mask}
@@ -63,9 +71,6 @@ def test_a_batch_is_as_long_as_its_own_longest_event(tokens):
         counts = np.diff(tokens.offsets[kind])
         assert mask.sum(1).tolist() == counts.tolist()
         assert mask.shape[1] == max(counts) > min(counts) == 0
-
-
-def test_a_batch_of_one_equals_its_place_in_another_with_zeros_behind(tokens):
     together = tensors(collate(tokens))
     for i in range(len(tokens)):
         for whole, alone in zip(together, tensors(collate(tokens, [i])), strict=True):
@@ -76,7 +81,7 @@ def test_a_batch_of_one_equals_its_place_in_another_with_zeros_behind(tokens):
             assert not behind.any()
 
 
-def test_values_are_those_of_the_event_and_pairs_are_dense(tokens):
+def test_a_batch_has_the_values_of_its_events_in_memory_of_its_own(tokens):
     for i in range(len(tokens)):
         arrays, batch = tokens[i].arrays, collate(tokens, [i])
         assert np.array_equal(batch.hits.features[0], arrays["hits"])
@@ -86,6 +91,12 @@ def test_values_are_those_of_the_event_and_pairs_are_dense(tokens):
         dense = np.zeros((len(arrays["charge"]), len(arrays["readout.energy"])), np.float32)
         dense[particle, hit] = weight
         assert np.array_equal(batch.target.hit_fraction[0], dense)
+    for rows in ([0], [2, 5]):
+        for tensor in tensors(collate(tokens, rows)):
+            assert tensor.untyped_storage().nbytes() == tensor.nbytes
+    expected = tokens.arrays["hits"].copy()
+    collate(tokens, [0]).hits.features.zero_()
+    assert np.array_equal(tokens.arrays["hits"], expected)
 
 
 @pytest.mark.parametrize("cuts", [(3,), (1, 2, 2, 5)])
@@ -95,15 +106,6 @@ def test_events_may_lie_in_several_parts(tokens, cuts, rows):
     for found, expected in zip(tensors(Padder(parts).batch(rows)), tensors(collate(tokens, rows)), strict=True):
         assert found.dtype == expected.dtype
         assert torch.equal(found, expected)
-
-
-def test_tensors_hold_the_memory_of_their_batch_alone(tokens):
-    for rows in ([0], [2, 5]):
-        for tensor in tensors(collate(tokens, rows)):
-            assert tensor.untyped_storage().nbytes() == tensor.nbytes
-    expected = tokens.arrays["hits"].copy()
-    collate(tokens, [0]).hits.features.zero_()
-    assert np.array_equal(tokens.arrays["hits"], expected)
 
 
 def test_batches_without_truth_readout_or_events(events, tokens):
@@ -181,11 +183,15 @@ def flat(batches) -> list[int]:
     return [number for batch in numbers(batches) for number in batch]
 
 
-def test_in_order_only_the_last_batch_is_short(dataset):
+def test_in_order_the_last_batch_is_short_and_ranks_share_the_events(dataset):
     assert flat(dataset()) == list(range(70))
     assert [len(batch) for batch in numbers(dataset())] == [8] * 8 + [6]
     for buffer in (8, 20):
         assert sorted(len(batch) for batch in numbers(dataset(shuffle=True, buffer=buffer))) == [6] + [8] * 8
+    ranks = [dataset(shuffle=True, rank=rank, n_ranks=3) for rank in range(3)]
+    batches = [list(rank) for rank in ranks]
+    assert sorted(number for rank in batches for number in flat(rank)) == list(range(70))
+    assert {len(rank) for rank in ranks} == {max(map(len, batches))}
 
 
 def same(one: EventDataset, other: EventDataset) -> bool:
@@ -204,13 +210,6 @@ def test_batches_are_the_same_for_the_same_seed_and_epoch_alone(dataset, augment
     epoch.epoch = 1
     assert not same(first, epoch)
     assert not same(first, seed)
-
-
-def test_ranks_share_the_events_and_the_length_is_that_of_the_longest(dataset):
-    ranks = [dataset(shuffle=True, rank=rank, n_ranks=3) for rank in range(3)]
-    batches = [list(rank) for rank in ranks]
-    assert sorted(number for rank in batches for number in flat(rank)) == list(range(70))
-    assert {len(rank) for rank in ranks} == {max(map(len, batches))}
 
 
 def test_batches_in_order_depend_on_no_ranks_and_chunks(dataset, train_files, tokeniser):
@@ -362,3 +361,74 @@ def test_a_signal_is_agreed_with_the_next_batch(train_files, val_file):
     assert stop.agreed == 0
     next(batches)
     assert stop.agreed == 15
+
+
+class Process(IterableDataset[int]):
+    """The number of the process that loads, some times."""
+
+    def __iter__(self) -> Iterator[int]:
+        yield from [os.getpid()] * 9
+
+
+@pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_workers_outlive_a_signal_to_all_processes(number):
+    batches = iter(DataLoader(Process(), batch_size=None, num_workers=1, worker_init_fn=begin_worker))
+    worker = next(batches)
+    assert worker != os.getpid()
+    os.kill(worker, number)
+    assert list(batches) == [worker] * 8
+
+
+def test_chunks_cover_each_file_and_known_files_are_not_looked_at_again(train_files, monkeypatch):
+    chunks = survey(train_files, FileOptions(), 16)[0]
+    a, b = train_files
+    assert chunks == [Chunk(a, 0, 16), Chunk(a, 16, 32), Chunk(a, 32, 40), Chunk(b, 0, 30)]
+    assert sum(len(chunk) for chunk in chunks) == 70
+    chunks, known = survey(train_files, FileOptions(), 16)
+    energies = [events.hits.energy.to_list() for events in read_chunks(chunks, FileOptions())]
+    monkeypatch.setattr("pflow.io.open.sniff", None)
+    assert [events.hits.energy.to_list() for events in read_chunks(chunks, known)] == energies
+
+
+def test_a_sample_is_spread_over_all_files():
+    chunks = [Chunk(path, start, start + 250) for path in "abcd" for start in (0, 250, 500, 750)]
+    sample = spread_sample(chunks, 640)
+    assert sum(map(len, sample)) == 640
+    assert all(sum(len(chunk) for chunk in sample if chunk.path == path) >= 128 for path in "abcd")
+    assert all(0 <= chunk.start < chunk.stop <= 1000 for chunk in sample)
+    entries = [(chunk.path, entry) for chunk in sample for entry in range(chunk.start, chunk.stop)]
+    assert len(set(entries)) == len(entries)
+    assert spread_sample(chunks, 4000) == chunks
+    many = [Chunk(f"{number}.root", 0, 10) for number in range(100)]
+    assert len(spread_sample(many, 200)) == 20  # each is opened for ten entries
+    with pytest.raises(ConfigError, match="at least 1 event"):
+        spread_sample(chunks, 0)
+
+
+def test_unusable_files_are_left_out_where_errors_are_skipped(train_files, tmp_path, make_photons):
+    write_events(tmp_path / "empty.root", make_photons(2)[:0])
+    (tmp_path / "short.root").write_bytes(Path(train_files[0]).read_bytes()[:5000])
+    with uproot.recreate(tmp_path / "other.root") as file:
+        file["numbers"] = {"n": np.arange(3)}
+    unusable = [str(tmp_path / f"{name}.root") for name in ("empty", "short", "other")]
+    with pytest.warns(BadEntriesWarning, match=r"(?s)^3 of 5 .*empty\.root.*short\.root.*other\.root"):
+        chunks, options = survey(
+            [unusable[0], train_files[0], *unusable[1:], train_files[1]], FileOptions(on_error="skip"), 16
+        )
+    assert chunks == survey(train_files, FileOptions(), 16)[0]
+    assert set(options.known) == set(train_files)
+    with pytest.raises(InputError, match=r"empty\.root"):
+        survey(unusable, FileOptions(on_error="skip"), 16)
+
+
+def test_few_files_are_open_at_a_time_and_each_is_opened_once(make_photons, tmp_path, monkeypatch):
+    opened, open_file = [], FileOptions.open
+    monkeypatch.setattr(FileOptions, "open", lambda options, path: opened.append(path) or open_file(options, path))
+    paths = [str(tmp_path / f"{number}.root") for number in range(3)]
+    for number, path in enumerate(paths):
+        write_events(path, make_photons(4, first=10 * number))
+    chunks = [Chunk(path, start, start + 1) for start in (2, 0, 1) for path in paths]
+    numbers = [int(events.event[0]) for events in read_chunks(chunks, FileOptions())]
+    assert numbers == [2, 12, 22, 0, 10, 20, 1, 11, 21]
+    assert opened == paths

@@ -129,9 +129,6 @@ def test_the_number_of_events_joined_follows_the_frequencies(make_photons):
     n_groups = np.bincount(ak.to_numpy(ak.num(joined.truth)), minlength=5)
     assert n_groups[[0, 3]].tolist() == [0, 0]
     np.testing.assert_allclose(n_groups[[1, 2, 4]] / 600, [1 / 6, 1 / 3, 1 / 2], atol=4 * 0.5 / np.sqrt(600))
-
-
-def test_groups_hold_different_events_and_no_more_than_there_are(make_photons):
     energies = ak.to_numpy(joined_at_random(make_photons(50), frequencies=[0, 0, 1]).truth.energy)
     assert all(len(set(row)) == 3 for row in energies.tolist())
     for n in (2, 1, 0):

@@ -8,13 +8,15 @@ import numpy as np
 import pytest
 
 from pflow.checkpoint import read_header
+from pflow.config import from_plain, to_plain
 from pflow.event import jagged
 from pflow.event.checks import check_training_range, compare
 from pflow.event.checks import problems as problems_of
+from pflow.event.closure import NARROW, TrackDeposits
 from pflow.event.events import Events, ImplausibleWarning, concatenate
 from pflow.event.jagged import Links
-from pflow.event.scales import ONE_IN, Scales, measure
-from pflow.event.schema import make_hits
+from pflow.event.scales import ONE_IN, SampleScales, Scales, measure
+from pflow.event.schema import make_hits, make_tracks
 from pflow.io.open import open_events, read_events
 from pflow.physics.detector import Layers, load_detector
 from pflow.physics.geometry import measures
@@ -212,11 +214,16 @@ def test_truth_that_does_not_belong_to_the_events_is_said(jets, change, said):
     assert re.search(said, problems_of(checks(change(jets))))
 
 
-@pytest.mark.parametrize("change", [shuffled_links, next_hits])
-def test_one_event_shows_links_to_other_hits(data_dir, change):
-    event = read_events(data_dir / "edm4hep" / "cld_rec.edm4hep.root")
-    assert "links of trails" not in problems(event)
-    assert {"links of trails"} <= problems(change(event)) <= {"links of trails", "photons"}
+@pytest.fixture(scope="session")
+def full(data_dir) -> Events:
+    """The single event of CLD's full reconstruction."""
+    return read_events(data_dir / "edm4hep" / "cld_rec.edm4hep.root")
+
+
+def test_one_event_shows_links_to_other_hits(full):
+    assert "links of trails" not in problems(full)
+    for change in (shuffled_links, next_hits):
+        assert {"links of trails"} <= problems(change(full)) <= {"links of trails", "photons"}
 
 
 def test_a_status_that_no_particle_has_is_said(cld_rec):
@@ -373,11 +380,11 @@ NO_TRACK = r"no track leads to \d+% of the \d+ places where charged particles en
     ],
     ids=["barrel", "endcaps", "all"],
 )
-def test_lost_tracks_are_said_by_the_trails_that_they_leave(jets, data_dir, lost, said):
+@pytest.mark.parametrize("of", ["cld_rec", "events", "full"])
+def test_lost_tracks_are_said_by_the_trails_that_they_leave(request, of, lost, said):
     """By five events, and by the single one of CLD's full reconstruction; one event of other samples has too few."""
-    for events in (jets, read_events(data_dir / "edm4hep" / "cld_rec.edm4hep.root", truth=False)):
-        text = problems_of(checks(kept("tracks", lambda e: ~lost(e))(events)))
-        assert re.fullmatch(f"{said}.*: tracks are lost, or hits lie elsewhere", text)
+    text = problems_of(checks(kept("tracks", lambda e: ~lost(e))(request.getfixturevalue(of))))
+    assert re.fullmatch(f"{said}.*: tracks are lost, or hits lie elsewhere", text)
 
 
 def test_half_of_the_tracks_of_40_events_are_missed(data_dir):
@@ -398,16 +405,14 @@ def test_a_turned_barrel_of_the_hcal_is_said_of_90_events(data_dir, folder):
     assert problems(turned("hcal", "barrel")(events)) & {"HCAL", "HCAL place"}
 
 
-def test_secondary_particles_of_neutral_ones_need_no_track(jets):
-    """A neutral hadron that interacts in the tracker leaves trails in an event without tracks."""
+def test_neutral_and_single_particles_have_lost_no_tracks(jets):
+    """A neutral hadron that interacts in the tracker leaves trails in an event without tracks. A hadron breaks up in
+    the tracker: three tracks, and many trails without one.
+    """
     event = kept("hits", lambda events: jagged.flat(events.hits.position.x) > 0)(jets)[:1]
     lost = measure(dataclasses.replace(event, tracks=event.tracks[:, :0])).table("stubs")["lost"]
     assert 1 < len(lost) < 12
     assert np.isnan(lost).all()
-
-
-def test_an_interaction_among_single_particles_has_lost_no_tracks(jets):
-    """A hadron breaks up in the tracker: three tracks, and many trails without one."""
     broken = dataclasses.replace(jets, tracks=jets.tracks[:, :3]).without_truth()
     assert np.nanmean(measure(broken).table("stubs")["lost"]) > 0.4
     quarter = kept(
@@ -554,12 +559,18 @@ def test_jets_without_tracks_are_no_photons(sample_dir, model):
     assert not said if model == "general" else re.search(spread, said)
 
 
-def test_hits_without_targets_are_found(cld_rec):
+def test_hits_without_targets_and_absent_links_are_said(cld_rec):
     links = cld_rec.hit_links
     events = dataclasses.replace(cld_rec, hit_links=links[links.source % 3 > 0])
     text = problems_of(checks(events))
     assert re.search(r"\d+\.\d% of the hits' energy belongs to no target", text)
     assert re.search(r"\d+% of the energy of ecal_barrel.* is linked to particles", text)
+    outside = links[cld_rec.hits.subdetector[links.source] != 0]
+    for change, said in (
+        ({"hit_links": outside}, "0% of the energy of ecal_barrel"),
+        ({"track_links": None}, "0% of the tracks"),
+    ):
+        assert f"{said} is linked to particles" in problems_of(checks(dataclasses.replace(cld_rec, **change)))
 
 
 @pytest.mark.parametrize(
@@ -585,16 +596,6 @@ def test_layer_numbers_beyond_the_described_layers_are_said(cld_rec):
     detector = dataclasses.replace(cld_rec.detector, calorimeters=(short, *parts[1:]))
     text = problems_of(checks(dataclasses.replace(cld_rec, detector=detector)))
     assert re.search(r"hits of ecal_barrel have layer numbers up to 3\d, described: 30 layers", text)
-
-
-def test_links_that_are_absent_are_said(cld_rec):
-    links = cld_rec.hit_links
-    outside = links[cld_rec.hits.subdetector[links.source] != 0]
-    for change, said in (
-        ({"hit_links": outside}, "0% of the energy of ecal_barrel"),
-        ({"track_links": None}, "0% of the tracks"),
-    ):
-        assert f"{said} is linked to particles" in problems_of(checks(dataclasses.replace(cld_rec, **change)))
 
 
 def test_links_of_events_of_low_energy_are_looked_at(sample_dir):
@@ -668,10 +669,13 @@ def test_tracks_are_followed_only_as_far_as_the_detector_is_described(sample_dir
 
 @pytest.mark.slow
 def test_nothing_is_said_of_any_sample(data_dir, sample_dir):
-    """The first 100 events of all files, as a model for any detector reads them; a detector beyond it is said to be."""
+    """The first 100 events of files, as a model for any detector reads them; a detector beyond it is said to be.
+
+    Of each sample two splits; the third is of the same simulation.
+    """
     said, sample = {}, read_header("general").tokeniser.sample
     for path in sorted([*data_dir.glob("*/*.root"), *sample_dir.glob("*.root")]):
-        if path.name == "packed_numbers.root":
+        if path.name == "packed_numbers.root" or path.stem.endswith("_train"):
             continue
         options = {"detector": data_dir / "edm4hep" / "tiles.yaml"} if path.name.startswith("tiles") else {}
         options |= {"truth_tracks": True} if "_sim" in path.name else {}
@@ -693,3 +697,80 @@ def test_a_detector_without_layers_is_said_and_does_not_stop():
     check = check_training_range(dataclasses.replace(detector, calorimeters=bare), sample)
     assert not check.good
     assert "does not say layers of ecal_barrel" in check.text
+
+
+def test_scales_of_a_sample_of_few_objects_and_of_earlier_models(cld_rec):
+    """Earlier models have a ratio of energies near tracks, and energies of hits, that nothing reads."""
+    sample = measure(cld_rec).sample()
+    assert sample.max_energy == pytest.approx(max(np.sum(hits.energy) for hits in cld_rec.hits))
+    assert sample.b_field == pytest.approx(2.0, rel=1e-4)
+    assert sample.trails["ecal_cell"] == pytest.approx(0.0066, rel=0.1)  # GeV, of layers of 0.55 radiation lengths
+    few = dataclasses.replace(cld_rec.without_truth(), tracks=cld_rec.tracks[:, :1], hits=cld_rec.hits[:, :10])
+    of_few = measure(few).sample()
+    assert (of_few.b_field, of_few.trails) == (None, {})
+    gone = {"near_tracks": 0.8, "ecal_hit": 0.01, "hcal_hit": None}
+    assert from_plain(SampleScales, to_plain(sample) | gone, "sample") == sample
+
+
+def test_opening_and_number_of_hits():
+    """Two hits of equal energy 60 degrees apart, then one hit alone, then two back to back, which decide the sample."""
+    energy = ak.Array([[1.0, 1.0], [5.0], [1.0, 1.0]])
+    x = [[2000.0, 1000.0], [0.0], [2000.0, -2000.0]]
+    y = [[0.0, 1000.0 * np.sqrt(3)], [2000.0], [0.0, 0.0]]
+    sample = measure(Events(detector=load_detector("ild_g4"), hits=make_hits(energy=energy, x=x, y=y, z=0 * energy)))
+    assert sample.sample().max_hits == 2
+    assert sample.sample().opening == pytest.approx(np.quantile([np.pi / 6, 0, np.pi / 2], 0.98), rel=1e-6)
+
+
+def test_chunks_of_several_detectors_add_up(sample_dir, cld_rec):
+    ild = measure(read_events(sample_dir / "zqq_test_small.root"))
+    cld = measure(cld_rec)
+    both = ild + cld + Scales()
+    assert (both.detector, ild.detector.name, len(both.paths), both.n_events) == (None, "ild_g4", 2, 11)
+    assert both.sample().max_energy == max(ild.sample().max_energy, cld.sample().max_energy)
+    assert both.sample().max_hits == max(ild.sample().max_hits, cld.sample().max_hits)
+    assert both.table("tracks")["file"].tolist() == [0] * len(ild.table("tracks")["file"]) + [1] * len(
+        cld.table("tracks")["file"]
+    )
+
+
+def hadrons(energy, angle, subdetector, p=(10.0,), entry=(0.0,)):
+    """Scale that each isolated track along x gives, with hits and entries at `angle` and `entry` in azimuth, rad."""
+    detector, angle, entry, p = load_detector("ild_g4"), np.array(angle), np.array(entry), np.array(p)
+    x, y = 2000.0 * np.cos(angle), 2000.0 * np.sin(angle)
+    place = {"calo_x": [1805.0 * np.cos(entry)], "calo_y": [1805.0 * np.sin(entry)], "calo_z": [0.0 * entry]}
+    tracks = make_tracks(b_field=3.5, px=[p], py=[0.0 * p], pz=[0.0 * p], charge=[np.ones(len(p))], **place)
+    hits = make_hits(energy=[energy], x=[x], y=[y], z=[0.0 * x], subdetector=[subdetector])
+    return TrackDeposits.of(Events(detector=detector, hits=hits, tracks=tracks)).hadron_scales().tolist()
+
+
+def test_isolated_hadrons_give_the_scale_of_the_hcal():
+    """With 2 GeV in the ECAL a hadron of 10 GeV lacks 5.3 of its 7.3 GeV; no scale changes what is selected here."""
+    ecal, hcal = 0, 2
+    assert hadrons([2.0, 3.0, 2.0], [0.0, 0.05, -0.05], [ecal, hcal, hcal]) == [pytest.approx(5.3 / 5.0)]
+    assert hadrons([2.0, 5.0, 0.9], [0.0, 0.0, 1.5 * NARROW], [ecal, hcal, ecal]) == [pytest.approx(5.3 / 5.0)]
+    assert hadrons([2.0, 5.0, 1.1], [0.0, 0.0, 1.5 * NARROW], [ecal, hcal, ecal]) == [], "a neighbour"
+    assert hadrons([2.0, 5.0, 9.9], [0.0, 0.0, 2.5 * NARROW], [ecal, hcal, ecal]) == [pytest.approx(5.3 / 5.0)]
+    assert hadrons([10.0, 1.9], [0.0, 0.0], [ecal, hcal]) == [], "an electron, or a muon"
+    assert hadrons([8.9, 2.5], [0.0, 0.0], [ecal, hcal]) == [pytest.approx(-1.6 / 2.5)]
+    assert hadrons([9.1, 2.5], [0.0, 0.0], [ecal, hcal]) == [], "a photon beside it"
+    for p in (2.9, 51.0):
+        assert hadrons([1.0, 0.5 * p], [0.0, 0.0], [ecal, hcal], p=(p,)) == []
+    assert hadrons([2.0, 5.0], [0.0, 0.0], [ecal, hcal], p=(10.0, 10.0), entry=(0.0, 1.5 * NARROW)) == []
+
+
+@pytest.mark.parametrize(("folder", "name"), [("g4", "ild_g4"), ("cld_g4", "cld")])
+def test_the_scale_is_measured_whatever_the_calibration_of_the_file(data_dir, folder, name):
+    events = read_events(data_dir / folder / "multi_train.root", entry_stop=800)
+    (described,) = {part.hadron_scale for part in load_detector(name).calorimeters if part.kind == "hcal"}
+    is_hcal = np.array([part.kind == "hcal" for part in events.detector.calorimeters])
+    columns = jagged.columns(events.hits)
+    scales = []
+    for factor in (0.4, 1.0, 2.0):
+        energy = columns["energy"] * np.where(is_hcal[columns["subdetector"]], factor, 1.0)
+        hits = jagged.replaced(events.hits, {"energy": energy.astype(np.float32)})
+        values = TrackDeposits.of(dataclasses.replace(events, hits=hits)).hadron_scales()
+        assert len(values) > 150
+        scales.append(factor * np.median(values))
+    assert scales[1] == pytest.approx(described, abs=0.06)
+    assert scales == pytest.approx([scales[1]] * 3, rel=0.02)

@@ -34,7 +34,7 @@ def test_energies_are_scaled_by_subdetector_and_event(events):
     assert np.std(np.log(ratio)) == pytest.approx(0.1, rel=0.5)
 
 
-def test_lost_hits_take_their_links_with_them(events):
+def test_lost_hits_and_tracks_take_their_links_with_them(events):
     changed = disturbed(events, dead_cells=0.3)
     before, after = (jagged.count(e.hits).sum() for e in (events, changed))
     assert after / before == pytest.approx(0.7, abs=0.02)
@@ -45,6 +45,13 @@ def test_lost_hits_take_their_links_with_them(events):
         cells.append(set(zip(z.tolist(), particle.tolist(), strict=True)))
     assert cells[1] < cells[0]
     assert len(ak.flatten(changed.hit_links)) / len(ak.flatten(events.hit_links)) == pytest.approx(0.7, abs=0.02)
+    n = jagged.count(events.tracks).sum()
+    lost = disturbed(events, lost_tracks=0.5)
+    assert jagged.count(lost.tracks).sum() / n == pytest.approx(0.5, abs=0.15)
+    assert jagged.count(lost.track_links).sum() == jagged.count(lost.tracks).sum()
+    fake = disturbed(events, fake_tracks=0.5)
+    assert jagged.count(fake.tracks).sum() / n == pytest.approx(1.5, abs=0.2)
+    assert ak.array_equal(fake.track_links.particle, events.track_links.particle)
 
 
 def test_noise_belongs_to_no_particle_and_is_soft(events):
@@ -56,14 +63,3 @@ def test_noise_belongs_to_no_particle_and_is_soft(events):
         assert ak.array_equal(after.hits.energy[0][:n], before.hits.energy[0])
         assert np.max(after.hit_links.source[0], initial=0) < n
         assert np.median(after.hits.energy[0][n:]) < np.quantile(before.hits.energy[0], 0.4)
-
-
-def test_tracks_are_lost_and_faked(events):
-    n = jagged.count(events.tracks).sum()
-    lost = disturbed(events, lost_tracks=0.5)
-    assert jagged.count(lost.tracks).sum() / n == pytest.approx(0.5, abs=0.15)
-    assert jagged.count(lost.track_links).sum() == jagged.count(lost.tracks).sum()
-
-    fake = disturbed(events, fake_tracks=0.5)
-    assert jagged.count(fake.tracks).sum() / n == pytest.approx(1.5, abs=0.2)
-    assert ak.array_equal(fake.track_links.particle, events.track_links.particle)

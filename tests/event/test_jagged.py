@@ -32,7 +32,7 @@ def particles() -> ak.Array:
     return jagged.records(floats, np.array([2, 0]))
 
 
-def test_particles_are_four_momenta_with_a_stored_mass():
+def test_particles_are_four_momenta_whose_sums_have_a_mass():
     array = particles()
     assert array.pt.to_list() == [[50, 0], []]
     assert array.eta[0, 0] == 0
@@ -41,10 +41,6 @@ def test_particles_are_four_momenta_with_a_stored_mass():
     assert array[0, 1].E == array[0, 1].energy == 3
     assert array.momentum[0, 0].to_list() == {"px": 30, "py": 40, "pz": 0}
     assert array.momentum.p.to_list() == [[50, 3], []]
-
-
-def test_sums_of_particles_have_an_invariant_mass():
-    array = particles()
     pair = array[0, 0] + array[0, 1]
     assert (pair.energy, pair.px, pair.pz) == (53, 30, 3)
     assert pair.mass == pytest.approx(np.sqrt(53**2 - 30**2 - 40**2 - 9), rel=1e-6)

@@ -57,7 +57,8 @@ def test_two_cells_in_a_coarse_one_by_hand():
     assert cell_of.tolist() == [[0, 0, 1]]
 
 
-def test_cells_keep_energy_and_barycentre_and_know_their_hits(events):
+def test_cells_keep_energy_and_barycentre_and_hits_within_their_size(events):
+    """No farther from the barycentre than the diagonal of a cell, which in a barrel grows with the radius."""
     merged, cells = merge_hits(events, COARSE)
     np.testing.assert_allclose(weighted(merged), weighted(events.hits), rtol=1e-12, atol=1e-9)
     assert ak.num(cells).tolist() == ak.num(events.hits).tolist()
@@ -66,10 +67,6 @@ def test_cells_keep_energy_and_barycentre_and_know_their_hits(events):
         energy = ak.to_numpy(events.hits.energy[i]).astype(np.float64)
         np.testing.assert_allclose(np.bincount(cell_of, energy), merged.energy[i], rtol=1e-12)
         assert merged.subdetector[i][cell_of].tolist() == events.hits.subdetector[i].tolist()
-
-
-def test_hits_of_a_cell_are_within_its_size(events):
-    """No farther from the barycentre than the diagonal of a cell, which in a barrel grows with the radius."""
     merged, cell_of = merge_hits(events, Merge(ecal_mm=20.0, hcal_mm=60.0))
     position = merged.position[cell_of]
     distance = np.sqrt(sum((events.hits.position[key] - position[key]) ** 2 for key in "xyz"))
@@ -88,7 +85,7 @@ def test_the_order_of_the_hits_does_not_change_the_cells(events):
     assert new.tolist() == cell_of[order].tolist()
 
 
-def test_subdetectors_layers_and_the_two_endcaps_stay_apart():
+def test_subdetectors_endcaps_and_layers_also_unknown_ones_stay_apart():
     events = one_event(
         x=1900.0,
         z=[2420.0, -2420.0, 2420.0, 5.0, 5.0, 5.0],
@@ -97,9 +94,6 @@ def test_subdetectors_layers_and_the_two_endcaps_stay_apart():
     )
     assert len(merge_hits(events, COARSE)[0][0]) == 6
     assert len(merge_hits(one_event(layer=[0, -1]), COARSE)[0][0]) == 2  # one is unknown
-
-
-def test_a_layer_that_is_not_known_is_told_from_the_depth():
     # Steps of 20 mm: 1821 and 1839 mm are the 92nd, 1841 mm the next; so are 2421, 2439 and 2441 mm.
     barrel = one_event(x=[1821.0, 1839.0, 1841.0], subdetector=ECAL_BARREL)
     endcap = one_event(x=900.0, z=[-2421.0, -2439.0, -2441.0], subdetector=ECAL_ENDCAP)
@@ -109,22 +103,26 @@ def test_a_layer_that_is_not_known_is_told_from_the_depth():
         assert third != first
 
 
-def test_phi_has_no_seam():
+def test_cells_have_no_seam_in_phi_and_numbers_that_do_not_overflow():
+    """Cells of a nanometre: three numbers of 42 bits in all, and more hits than their key would have room for."""
     x, y = 1810 * np.cos(np.pi - 1e-4), 1810 * np.sin(np.pi - 1e-4)
     events = one_event(x=x, y=[y, -y], layer=0)
     # An odd number of cells has one across phi = pi: 2 pi 1805 mm / 11341 mm is 1, a single cell around the axis.
     around = Merge(ecal_mm=2 * np.pi * 1805.0, hcal_mm=60.0)
     assert len(merge_hits(events, around)[0][0]) == 1
+    rng = np.random.default_rng(2)
+    position = rng.uniform(-2e3, 2e3, (3, 200))
+    events = one_event(**dict(zip("xyz", position, strict=True)), subdetector=ECAL_ENDCAP)
+    twice = dataclasses.replace(events, hits=ak.concatenate([events.hits, events.hits], axis=1))
+    merged, _ = merge_hits(twice, Merge(ecal_mm=1e-6, hcal_mm=1e-6))
+    assert merged.energy.tolist() == [[2.0] * 200]
 
 
-def test_other_kinds_are_left_as_they_are():
+def test_muon_systems_stay_and_cells_may_have_no_energy_or_hits():
     cld = load_detector("cld")
     muon = [calorimeter.kind for calorimeter in cld.calorimeters].index("muon")
     events = one_event(detector=cld, energy=[1.0, 2.0], x=4500.0, subdetector=muon)
     assert merge_hits(events, Merge(ecal_mm=1e4, hcal_mm=1e4))[0].energy.tolist() == [[1.0, 2.0]]
-
-
-def test_cells_of_no_energy_and_of_no_hits():
     events = one_event(energy=0.0, x=[1810.0, 1812.0], z=[2.0, 4.0], time=[np.nan, 8.0])
     (hit,) = merge_hits(events, Merge(ecal_mm=20.0, hcal_mm=60.0))[0][0]
     assert (hit.energy, hit.position.x, hit.position.z, hit.time) == (0.0, 1811.0, 3.0, 8.0)
@@ -132,16 +130,6 @@ def test_cells_of_no_energy_and_of_no_hits():
     merged, cell_of = merge_hits(nothing, COARSE)
     assert merged.energy.tolist() == cell_of.tolist() == [[], []]
     assert len(merge_hits(nothing[:0], COARSE)[0]) == 0
-
-
-def test_far_numbers_of_cells_do_not_overflow():
-    """Cells of a nanometre: three numbers of 42 bits in all, and more hits than their key would have room for."""
-    rng = np.random.default_rng(2)
-    position = rng.uniform(-2e3, 2e3, (3, 200))
-    events = one_event(**dict(zip("xyz", position, strict=True)), subdetector=ECAL_ENDCAP)
-    twice = dataclasses.replace(events, hits=ak.concatenate([events.hits, events.hits], axis=1))
-    merged, _ = merge_hits(twice, Merge(ecal_mm=1e-6, hcal_mm=1e-6))
-    assert merged.energy.tolist() == [[2.0] * 200]
 
 
 @pytest.fixture(scope="module")
@@ -235,15 +223,12 @@ def test_cells_agree_with_a_search_over_all_pairs_of_hits():
     assert sorted(ak.flatten(joined.hits.energy)) == sorted(np.bincount(cell))
 
 
-def test_groups_do_not_depend_on_each_other(real):
+def test_groups_keep_energies_and_do_not_depend_on_each_other(real, particle_energies):
+    """Events joined with themselves share all cells."""
     together = overlay(real[:6], [2, 3, 1])
     alone = overlay(real[2:5], [3])
     for name, part in alone.parts():
         assert str(part.tolist()) == str(getattr(together, name)[1:2].tolist()), name
-
-
-def test_energies_of_events_and_particles_are_kept(real, particle_energies):
-    """Events joined with themselves share all cells."""
     n = len(real)
     joined = overlay(real[np.repeat(np.arange(n), 2)], n * [2]).validate()
     assert ak.num(joined.hits).tolist() == ak.num(real.hits).tolist()

@@ -149,9 +149,6 @@ def test_thresholds_and_dropped_layers_drop_hits_with_their_links(events, cld):
     optional = [i for i, calorimeter in enumerate(cld.detector.calorimeters) if not calorimeter.required]
     required_only = change_cells(cld, drawn(cld, missing=1.0))
     assert not np.isin(jagged.flat(required_only.hits.subdetector), optional).any()
-
-
-def test_thresholds_remove_soft_hits_only(events):
     changed = change_cells(events, drawn(events, ecal_threshold=0.02, hcal_threshold=0.02))
     assert ak.sum(events.hits.energy > 0.02) == ak.sum(changed.hits.energy > 0.02)
     assert ak.sum(changed.hits.energy < 0.02) < ak.sum(events.hits.energy < 0.02)

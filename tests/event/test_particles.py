@@ -40,15 +40,12 @@ def test_chosen_events_keep_all_parts(index):
         assert getattr(part, name).to_list() == getattr(reco, name)[2:].to_list(), name
 
 
-def test_a_reconstruction_is_iterated_shown_and_pickled(same_reco):
+def test_a_reconstruction_of_lists_is_iterated_shown_and_pickled(same_reco):
     assert [reco.event.tolist() for reco in linked()] == [[5], [6], [7]]
     assert repr(linked()) == "<Reconstruction: 3 events by PFlow, 3 particles, 3 hit_links, 3 track_links>"
     copied = pickle.loads(pickle.dumps(linked()))
     assert same_reco(copied, linked())
     assert copied.particles.pt.to_list() == linked().particles.pt.to_list()
-
-
-def test_lists_of_numbers_and_flags_are_taken():
     reco = dataclasses.replace(bare(), event=[5, 6, 7], flags=[0, 1, 2])
     assert (reco.event.dtype, reco.flags.dtype) == (np.int64, np.uint32)
     assert reco[[2]].flags.tolist() == [2]

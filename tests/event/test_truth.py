@@ -110,11 +110,16 @@ def test_other_status_codes_of_cld_give_the_same_targets(cld_rec):
     assert decayed.column("hit_energy") == pytest.approx(plain.column("hit_energy"))
 
 
-def test_invisible_particles_are_no_targets(make_event):
+def test_dropped_and_invisible_particles_are_no_targets(make_event):
     events = make_event([(1000022, 50.0), (77, 5.0), (22, 8.0)], [(9.0, {0: 0.4, 1: 0.3, 2: 0.3})])
     assert chosen(events, "stable") == [1, 2]
     assert chosen(events, "stable", invisible=[77]) == [2]
     assert select_targets(events, invisible=[77]).final.tolist() == [False, False, True]
+    events = make_event([(14, 5.0), (22, 0.05), (130, 6.0), (22, 1.0)], [(0.2, {2: 1.0}), (0.9, {3: 1.0})])
+    dropped = select_targets(events, rule="stable").dropped[0]
+    assert dropped.index.tolist() == [0, 1, 2]
+    assert dropped.reason.tolist()[:2] == ["invisible", "energy not above 0.1 GeV"]
+    assert dropped.reason[2] == "no track and 0.2 GeV in hits, less than 0.3 GeV"
 
 
 def test_hit_energy_is_weighted_and_tracks_follow_to_the_ancestor(make_event):
@@ -140,14 +145,6 @@ def test_particle_seen_only_by_its_track_needs_tracks_in_the_source(make_event, 
 )
 def test_stable_needs_five_percent_of_the_energy_and_a_tenth_of_a_gev(make_event, energy, hit, targets):
     assert chosen(make_event([(22, energy)], [(hit, {0: 1.0})]), "stable") == targets
-
-
-def test_dropped_particles_have_a_reason(make_event):
-    events = make_event([(14, 5.0), (22, 0.05), (130, 6.0), (22, 1.0)], [(0.2, {2: 1.0}), (0.9, {3: 1.0})])
-    dropped = select_targets(events, rule="stable").dropped[0]
-    assert dropped.index.tolist() == [0, 1, 2]
-    assert dropped.reason.tolist()[:2] == ["invisible", "energy not above 0.1 GeV"]
-    assert dropped.reason[2] == "no track and 0.2 GeV in hits, less than 0.3 GeV"
 
 
 def test_energy_counts_once_in_the_visible_sum(make_event):
@@ -182,24 +179,18 @@ def test_events_do_not_mix(make_event):
     assert both.hit_links.particle.tolist() == [[0, 1], [], [0, 0]]
 
 
-def test_unknown_rules_and_events_without_truth_are_refused(make_event):
+def test_rules_events_links_and_parents_that_cannot_be_are_refused(make_event):
+    """They would count as hits of the next event; `keep_hits` drops both."""
     bare = dataclasses.replace(make_event([], path="data.root"), truth=None, hit_links=None, track_links=None)
     with pytest.raises(ConfigError, match=r"no truth rule 'stabel'.*stable"):
         select_targets(make_event(**PI0_DECAY), rule="stabel")
     with pytest.raises(InputError, match=r"data\.root.*needs truth particles"):
         select_targets(bare, rule="calo")
-
-
-def test_links_to_hits_that_were_dropped_without_them_are_refused(make_event):
-    """They would count as hits of the next event; `keep_hits` drops both."""
     events = make_event([(22, 10.0)], [(1.0, {0: 1.0}), (5.0, {0: 1.0})])
     kept = events.hits.energy > 2
     with pytest.raises(InputError, match=r"links lead to hits or tracks that are not there: .*keep_hits"):
         select_targets(dataclasses.replace(events, hits=events.hits[kept]))
     assert select_targets(keep_hits(events, ak.to_numpy(ak.flatten(kept)))).particles.hit_energy.to_list() == [[5.0]]
-
-
-def test_a_particle_that_is_its_own_ancestor_is_refused(make_event):
     circle = make_event([(22, 1.0, 0, 1), (22, 1.0, 0, 0)], [(1.0, {0: 1.0})], path="circle.root")
     with pytest.raises(InputError, match=r"circle\.root, entry 0, 'truth\.parent'"):
         select_targets(circle)

@@ -97,7 +97,7 @@ def error_of(run):
     return error_of
 
 
-def test_values_and_rows_go_from_graph_to_graph_by_their_names(run, toy):
+def test_values_rows_and_existence_go_from_graph_to_graph_by_name(run, toy, tmp_path):
     (event,) = run(toy, f"event\n{HIT}hit 2.5 0 0 1800 1 4 7\n{TRACK}")
     assert [particle["energy"] for particle in event["particles"]] == [2.5, 1.5]
     assert [particle["hits"] for particle in event["particles"]] == [[[1, 0.5]], [[0, 0.5]]]
@@ -107,9 +107,6 @@ def test_values_and_rows_go_from_graph_to_graph_by_their_names(run, toy):
     assert first["class_probability"] == [0.5] * 5
     assert (first["pdg"], first["charge"], first["mass"], first["tracks"]) == (22, 0, 0, [])
     assert not event["truncated"]
-
-
-def test_particles_have_the_existence_that_a_model_gives(run, toy, tmp_path):
     model = write_toy(tmp_path / "model", change=("refinement", existence("Mul(deposit, half)")))
     (event,) = run(model, f"event\n{HIT}hit 0.5 0 0 1800 1 4 7\n")
     assert [particle["existence"] for particle in event["particles"]] == [0.25, 0.75]
@@ -322,11 +319,8 @@ def test_a_tracks_best_states_are_taken_and_followed_to_the_axis(run_event):
 @pytest.mark.parametrize("n_elsewhere", [1, 2, 3])
 def test_states_elsewhere_than_at_the_calorimeter_are_not_used(run_event, n_elsewhere):
     points = ("100 0 0", "0 2400 0", "0 0 2800")[:n_elsewhere]  # inside; behind the barrel, an endcap
-    barrel, endcap = (
-        ("1700 0 900", "0 1800 -100", "1630 0 0", "0 2100 0", "2200 0 0"),
-        ("0 0 2000", "0 0 -2600", "9 9 2300"),
-    )
-    there = (*barrel, *endcap, "0 1810 2100")
+    barrel = ("1700 0 900", "0 1800 -100", "1630 0 0", "0 2100 0", "2200 0 0")
+    there = (*barrel, "0 0 2000", "0 0 -2600", "9 9 2300", "0 1810 2100")  # the last four in endcaps
     tracks = [[{"location": 1, "phi": i / 4}, {"location": 4, "point": p}] for i, p in enumerate((*points, *there))]
     rows = run_event("elsewhere", *lines_of(*tracks))
     assert_tracks(rows, *tracks)
@@ -610,14 +604,8 @@ def test_cmake_says_which_edm4hep_a_target_needs(library, tmp_path, edm4hep, tar
     gaudi = dict.fromkeys(("Gaudi", "k4FWCore", "DD4hep"), HERE / "cpp" / "gaudi" / "cmake")
     folders = {f"{name}_DIR": folder for name, folder in (dict.fromkeys(STAND_INS, tmp_path) | gaudi).items()}
     folders |= {"ONNXRUNTIME_INCLUDE": include_folder(), "ONNXRUNTIME_LIBRARY": library.parent / RUNTIME}
-    command = [
-        "cmake",
-        "-S",
-        SOURCES,
-        "-B",
-        tmp_path / "build",
-        *(f"-D{key}={value}" for key, value in folders.items()),
-    ]
+    definitions = (f"-D{key}={value}" for key, value in folders.items())
+    command = ["cmake", "-S", SOURCES, "-B", tmp_path / "build", *definitions]
     done = subprocess.run(command, check=True, capture_output=True, text=True)
     made = (path.stem for path in (tmp_path / "build" / "CMakeFiles").glob("pflow_*.dir"))
     assert sorted({*made} - {"pflow_edm4hep"}) == targets

@@ -36,12 +36,15 @@ def numbers(reconstruction, i: int) -> np.ndarray:
     return np.stack([column.to_numpy() for column in columns], axis=1)
 
 
-def test_every_event_has_an_entry_in_order(model, events):
-    got = reconstruct(events, model)
+def test_every_event_has_an_entry_in_order_and_one_without_hits_no_particles(model, events):
+    got, empty = (reconstruct(some, model) for some in (events, events.emptied(np.arange(len(events)) == 3)))
     assert got.event.tolist() == events.event.tolist()
     assert set(got.particles.fields) == {"pdg", "charge", "energy", "rest_mass", "px", "py", "pz", "score"}
     # The other tests would also pass without any particles.
     assert np.count_nonzero(ak.num(got.particles)) > len(events) / 2
+    assert len(empty.particles[3]) == 0
+    np.testing.assert_array_equal(numbers(empty, 4), numbers(got, 4))
+    assert len(reconstruct(events[:0], model)) == 0
 
 
 @pytest.mark.filterwarnings("ignore::pflow.event.events.ImplausibleWarning")  # no track leads to hits that are moved
@@ -85,14 +88,6 @@ def test_permuting_the_hits_changes_nothing(model, events):
 def test_truth_is_not_used_nor_checked(model, events, spoil, same_reco):
     spoilt = spoil(events, ENTRY, "truth.energy", np.nan)
     assert same_reco(reconstruct(spoilt, model), reconstruct(events.without_truth(), model))
-
-
-def test_an_event_without_hits_has_no_particles(model, events):
-    empty = events.emptied(np.arange(len(events)) == 3)
-    got = reconstruct(empty, model)
-    assert len(got.particles[3]) == 0
-    np.testing.assert_array_equal(numbers(got, 4), numbers(reconstruct(events, model), 4))
-    assert len(reconstruct(events[:0], model)) == 0
 
 
 def test_an_event_that_reaches_the_maximum_is_flagged(model, events):
@@ -372,19 +367,15 @@ def test_cells_are_merged_to_the_size_that_is_asked_for(sample_dir, tmp_path, si
 
 
 @pytest.mark.filterwarnings("ignore:.*in a form that can be copied")
-@pytest.mark.parametrize("format", ["ttree", "edm4hep"])
-def test_files_hold_candidates_where_they_are_asked_for(sample_dir, tmp_path, format):
-    path, out = sample_dir / "cld_zqq_small.edm4hep.root", tmp_path / "out.root"
-    reconstruct_files([path], output=out, format=format, candidates=0.05)
-    read_back = read_reco(out)
-    made = reconstruct(read_events(path), "general", candidates=0.05)
-    for name in ("particles", "candidates"):
-        np.testing.assert_allclose(
-            ak.flatten(getattr(read_back, name).energy), ak.flatten(getattr(made, name).energy), rtol=1e-5
-        )
-    assert ak.sum(read_back.particles, axis=-1).E.to_list() == pytest.approx(
-        ak.sum(made.particles, axis=-1).E.to_list()
-    )
+def test_files_hold_candidates_where_they_are_asked_for(cld_path, cld_rec, tmp_path):
+    made = reconstruct(cld_rec, "general", candidates=0.05)
+    for format in ("ttree", "edm4hep"):
+        out = tmp_path / f"{format}.root"
+        reconstruct_files([cld_path], output=out, format=format, candidates=0.05)
+        for name in ("particles", "candidates"):
+            ours, theirs = (getattr(reco, name).energy for reco in (read_reco(out), made))
+            assert ak.num(ours).to_list() == ak.num(theirs).to_list()
+            np.testing.assert_allclose(ak.flatten(ours), ak.flatten(theirs), rtol=1e-5)
 
 
 @pytest.fixture(scope="module")

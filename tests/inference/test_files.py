@@ -77,7 +77,7 @@ def test_a_detector_unlike_all_of_the_training_is_refused_unless_the_model_is_na
         reconstruct_files([sample_dir / f"{path}.root"], **options)
 
 
-def test_files_give_the_particles_of_events_in_memory(bare, model, events, tmp_path):
+def test_an_output_has_the_particles_of_memory_provenance_and_its_inputs_entries(bare, model, events, tmp_path):
     summary = write([bare], model, tmp_path / "reco.root", chunk_size=7)
     got = read_reco(tmp_path / "reco.root")
     assert len(got) == len(events) == summary.n_events
@@ -87,10 +87,6 @@ def test_files_give_the_particles_of_events_in_memory(bare, model, events, tmp_p
     in_memory = pflow.reconstruct(pflow.read_events(bare), model)
     assert ak.num(got.particles).tolist() == ak.num(in_memory.particles).tolist()
     np.testing.assert_allclose(ak.flatten(got.particles.energy), ak.flatten(in_memory.particles.energy), rtol=1e-4)
-
-
-def test_the_output_is_a_friend_of_its_input_and_has_provenance(bare, model, tmp_path):
-    write([bare], model, tmp_path / "reco.root")
     ours = uproot.open(tmp_path / "reco.root")["events"]
     theirs = uproot.open(bare)["events"]
     assert ours.num_entries == theirs.num_entries
@@ -110,17 +106,6 @@ def test_tracks_from_monte_carlo_particles_are_marked_in_the_output(model, cld_s
     assert ((read_reco(tmp_path / "out.root").flags & Flag.TRUTH_TRACKS) != 0).all()
 
 
-def test_an_edm4hep_file_has_the_same_particles(bare, model, tmp_path):
-    write([bare], model, tmp_path / "one.root", chunk_size=10)
-    write([bare], model, tmp_path / "two.root", chunk_size=10, format="edm4hep")
-    flat, edm4hep = read_reco(tmp_path / "one.root"), read_reco(tmp_path / "two.root")
-    assert edm4hep.particles.to_list() == flat.particles.to_list()
-    assert edm4hep.event.tolist() == flat.event.tolist()
-    assert read_provenance(tmp_path / "two.root")["options"]["format"] == "edm4hep"
-    with pytest.raises(ConfigError, match=r"collections of one input, found 2 inputs: .*--output-dir"):
-        write([bare, bare], model, tmp_path / "both.root", format="edm4hep")
-
-
 @pytest.mark.filterwarnings("ignore:.* GeV of tracks are in no particle")  # random weights
 def test_an_edm4hep_file_has_its_inputs_collections_and_links(model, cld_rntuple_path, tmp_path):
     write([cld_rntuple_path], model, tmp_path / "links.root", detector="cld", format="edm4hep", mc_links=True)
@@ -136,6 +121,7 @@ def test_an_edm4hep_file_has_its_inputs_collections_and_links(model, cld_rntuple
         ({"format": "hdf5"}, "output format"),
         ({"chunk_size": 0}, "chunk_size"),
         ({"inputs": []}, "no input files"),
+        ({"inputs": 2 * ["a.root"], "format": "edm4hep"}, r"collections of one input, found 2 inputs: .*--output-dir"),
     ],
 )
 def test_options_are_checked(bare, model, tmp_path, options, message):
@@ -232,20 +218,6 @@ def test_the_checkpoint_is_not_overwritten(bare, model, save_model, tmp_path):
     assert path.read_bytes() == content
 
 
-def test_an_output_that_exists_is_replaced_by_force_only(bare, model, tmp_path, monkeypatch):
-    output = tmp_path / "reco.root"
-    write([bare], model, output)
-    content = output.read_bytes()
-    with monkeypatch.context() as context:
-        context.setattr("pflow.inference.files.Worker", lambda *_, **__: pytest.fail("the work began"))
-        with pytest.raises(ConfigError, match=r"reco\.root: a file is there; .*--force"):
-            write([bare], model, output)
-    assert output.read_bytes() == content
-    output.write_text("precious")
-    write([bare], model, output, force=True)
-    assert len(read_reco(output)) > 0
-
-
 N_FILES, N_EVENTS = 3, 3
 
 
@@ -335,7 +307,7 @@ def test_a_run_that_is_killed_goes_on_where_it_was(inputs, run, tmp_path, same_r
         assert same_reco(*(read_reco(tmp_path / folder / name) for folder in ("undisturbed", "reco")))
 
 
-def test_an_output_of_other_settings_is_replaced_by_force_only(inputs, run, tmp_path):
+def test_an_output_of_other_settings_or_another_input_is_kept(inputs, run, tmp_path, events):
     run(inputs[:1])
     with pytest.raises(
         ConfigError, match=r"run0\.reco\.root was made with other settings: max_particles 3 there and 4 here"
@@ -343,13 +315,9 @@ def test_an_output_of_other_settings_is_replaced_by_force_only(inputs, run, tmp_
         run(inputs[:1], max_particles=4)
     run(inputs[:1], max_particles=4, force=True)
     assert read_provenance(tmp_path / "reco" / "run0.reco.root")["options"]["max_particles"] == 4
-
-
-def test_an_output_of_another_input_of_the_same_name_is_refused(inputs, run, events, tmp_path):
-    run(inputs[:1])
     write_events(tmp_path / "run0.root", events[:N_EVENTS])
     with pytest.raises(ConfigError, match="input's uuid"):
-        run([tmp_path / "run0.root"])
+        run([tmp_path / "run0.root"], max_particles=4)
 
 
 def test_a_bad_file_stops_the_run_or_is_skipped(with_a_bad_one, run, tmp_path):

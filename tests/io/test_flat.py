@@ -108,14 +108,12 @@ class TestTheSmallSamples:
 
 
 class TestSomebodyElsesNtuple:
-    def test_four_branches_are_enough(self, opened):
+    def test_four_branches_are_enough_and_units_converted(self, opened):
         events = opened(hits()).read(0, 2).validate()
         assert events.hits.energy.to_list() == [[1000.0, 250.0], []]
         assert [name for name, _ in events.parts()] == ["hits"]
         assert np.isnan(ak.to_numpy(ak.flatten(events.hits.time))).all()
         assert events.event.tolist() == [0, 1]
-
-    def test_units_are_converted(self, opened):
         fields = HITS | {"energy": {"branch": "hit_E", "scale": 1e-3}, "x": {"branch": "hit_x", "scale": 10}}
         events = opened(hits(), hits=fields).read(0, 2)
         assert events.hits.energy.to_list() == [[1.0, 0.25], []]
@@ -188,14 +186,12 @@ class TestBadInput:
         with pytest.raises(InputError, match=message):
             reader.read(0, 2)
 
-    def test_a_missing_branch_and_an_unknown_calorimeter_are_named(self, opened):
+    def test_a_missing_branch_calorimeter_or_detector_is_named(self, opened, tmp_path):
         with pytest.raises(InputError, match=r"in\.root, 'hit_e': branch is missing.*nearest matches: hit_E"):
             opened(hits(), hits=HITS | {"energy": "hit_e"})
         fields = HITS | {"subdetector": {"branch": "id", "names": {0: "ecal_barel"}}}
         with pytest.raises(ConfigError, match=r"'ecal_barel' \(code 0\) is not one of detector 'ild_g4': ecal_barrel"):
             opened(hits(id=jagged([0, 0], [], dtype=np.int32)), hits=fields)
-
-    def test_a_layout_without_a_detector_needs_one(self, tmp_path, opened):
         with pytest.raises(ConfigError, match="names no detector"):
             opened(hits(), detector=None)
         reader = flat(tmp_path / "in.root", layout=tmp_path / "mine.yaml", detector="cld")

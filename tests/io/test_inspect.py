@@ -8,15 +8,6 @@ from pflow.io.open import ReadOptions, open_events
 from pflow.io.root import Columns
 
 
-def test_the_cld_file(cld_path):
-    cld = inspect_file(cld_path)
-    assert (cld.schema, cld.num_entries, cld.calorimeter_hits, cld.missing) == ("edm4hep", 5, 12440, ())
-    assert cld.uuid == str(uproot.open(cld_path).file.uuid)
-    assert {part.name: part.count for part in cld.parts}["tracks"] == 74
-    assert [name for name, reason in cld.detectors.items() if not reason] == [cld.detector] == ["cld"]
-    assert cld.has_truth
-
-
 def test_means_are_taken_over_the_entries_that_were_read(write, content, toy):
     file = inspect_file(write(content), ReadOptions(detector=toy))
     ecal, hcal, muon = file.parts[:3]

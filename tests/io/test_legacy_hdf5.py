@@ -59,15 +59,13 @@ def two_events(folder: Path) -> Path:
 
 
 class TestRowsByHand:
-    def test_a_track_is_given_at_the_calorimeter_and_followed_back(self, tmp_path):
+    def test_tracks_hits_and_their_links_to_the_distinct_particles(self, tmp_path):
         track = LegacyReader(two_events(tmp_path)).read(0, 1).tracks[0, 0]
         assert track.calo_position.to_list() == {"x": 1805.0, "y": 30.0, "z": 40.0}
         assert track.calo_momentum.to_list() == {"px": 3.0, "py": 0.25, "pz": 4.0}
         assert (track.charge, track.momentum.pz) == (1.0, 4.0)
         assert track.momentum.pt == pytest.approx(track.calo_momentum.pt, rel=1e-6)
         assert track.momentum.phi > track.calo_momentum.phi  # positive charge, field along +z: clockwise going out
-
-    def test_hits_and_their_links_to_the_distinct_particles(self, tmp_path):
         events = LegacyReader(two_events(tmp_path)).read(0, 2).validate()
         assert events.hits.energy.to_list() == [[0.5, 0.25], []]
         assert events.hits.time.to_list() == [[6.5, 6.5], []]

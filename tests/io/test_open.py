@@ -220,12 +220,15 @@ def test_skipped_entries_stay_as_empty_events_with_one_warning(write, four, toy)
         assert ak.num(part).to_list() == [counts[0], 0, counts[2], 0]
 
 
-def test_links_outside_count_only_with_truth(write, four, toy):
+def test_links_outside_count_with_truth_and_a_missing_member_always(write, four, toy):
     four["_HitLinks_to.index"][1] = [9]
     path = write(four)
     with pytest.raises(InputError, match="points outside"):
         read_events(path, detector=toy)
     assert len(read_events(path, detector=toy, truth=False)) == 4
+    del four["A2.position.y"]
+    with pytest.raises(InputError, match="has no member"):
+        read_events(write(four), detector=toy, on_error="skip")
 
 
 @pytest.mark.parametrize(("chunks", "flags"), [(2, [0, 0, 1, 1]), (1, [1, 1, 1, 1])])
@@ -240,12 +243,6 @@ def test_entries_outside_a_damaged_basket_are_read(write, damage, four, toy, chu
     assert events.hits[:n_good].to_list() == good.hits[:n_good].to_list()
     assert ak.num(events.hits).to_list()[n_good:] == [0] * sum(flags)
     assert [name for name, _ in events.parts()] == [name for name, _ in good.parts()]
-
-
-def test_a_missing_member_is_not_skipped(write, four, toy):
-    del four["A2.position.y"]
-    with pytest.raises(InputError, match="has no member"):
-        read_events(write(four), detector=toy, on_error="skip")
 
 
 @pytest.mark.parametrize("layout", ["new", "rntuple"])
@@ -337,14 +334,11 @@ def test_small_chunks_read_each_basket_once(make_photons, tmp_path, monkeypatch)
     assert read == [(0, 5), (5, 10)]
 
 
-def test_no_files_and_a_pattern_that_matches_nothing_are_refused(tmp_path):
+def test_patterns_and_paths_may_name_a_file_twice_and_must_name_one(tmp_path):
     with pytest.raises(ConfigError, match="no files"):
         read_events([])
     with pytest.raises(InputError, match=r"none\*\.root: no file matches"):
         matching([tmp_path / "none*.root"])
-
-
-def test_patterns_and_paths_may_name_a_file_twice(tmp_path):
     for name in ("b.root", "a.root", "c[1].root"):
         (tmp_path / name).touch()
     paths = [tmp_path / "b.root", tmp_path / "?.root", tmp_path / "c[1].root", "root://server/x*.root"]

@@ -150,12 +150,10 @@ class TestBothFormats:
         error = caught.value
         assert (error.file, error.entry, error.field) == (str(path), 3, f"{branch}.{field}")
 
-    def test_no_events_and_the_provenance(self, write, same_reco):
+    def test_no_events_the_provenance_and_a_range_of_entries(self, write, same_reco):
         path = write()
         assert same_reco(read_reco(path), made([[22]])[:0])
         assert read_provenance(path) == PROVENANCE
-
-    def test_a_range_of_entries_and_iteration_in_order(self, write, same_reco):
         written = made([*FOUR, [22]])
         path = write(written)
         assert same_reco(read_reco(path, entry_start=1, entry_stop=3), written[1:3])

@@ -34,10 +34,13 @@ from pflow.physics.detector import load_detector
 ILD = {"sample": load_detector("ild_g4")}
 
 
-def test_values_are_read_and_none_is_no_time_at_all():
+def test_values_are_read_and_each_parameter_sets_fields_of_a_move():
     values = parse_variations(["cells=1,2,4", "time=0.03, none", "ecal_threshold=0.001"])
     assert values == {"cells": (1, 2, 4), "time": (0.03, math.inf), "ecal_threshold": (0.001,)}
     assert all(isinstance(value, int) for value in values["cells"])
+    fields = {field.name for field in dataclasses.fields(Move)}
+    assert {name for parameter in PARAMETERS.values() for name in parameter.fields} == fields - {"scale"}
+    assert not REFUSED.keys() & PARAMETERS.keys()
 
 
 @pytest.mark.parametrize(
@@ -56,27 +59,15 @@ def test_what_cannot_be_varied_is_refused_with_the_reason(texts, message):
         parse_variations(texts)
 
 
-def test_every_parameter_sets_fields_of_a_move():
-    fields = {field.name for field in dataclasses.fields(Move)}
-    assert {name for parameter in PARAMETERS.values() for name in parameter.fields} == fields - {"scale"}
-    assert not REFUSED.keys() & PARAMETERS.keys()
-
-
-def test_one_parameter_at_a_time():
+def test_points_of_one_parameter_of_a_grid_and_of_each_sample():
     points = scan_points(ILD, {"cells": [1, 2, 4], "hcal_layers": [48, 40]})
     assert [point.name for point in points] == ["nominal", "cells=2", "cells=4", "hcal_layers=40", "null test"]
     assert points[0].values == {"cells": 1, "hcal_layers": 48}
     assert points[3].move == Move(hcal_layers=40)
     assert points[3].values == {"cells": 1, "hcal_layers": 40}
-
-
-def test_a_grid_has_all_combinations_once():
     points = scan_points(ILD, {"cells": [1, 2], "layers": [1, 2]}, grid=True, null_test=False, tuned=True)
     assert [point.name for point in points] == ["nominal", "layers=2", "cells=2", "cells=2 layers=2", "tuned model"]
     assert points[3].move == Move(ecal_cells=2, hcal_cells=2, layers=2)
-
-
-def test_each_sample_is_varied():
     other = dataclasses.replace(ILD["sample"], b_field=3.0)
     points = scan_points({**ILD, "small": other}, {"cells": [2]}, null_test=False)
     assert [point.name for point in points] == ["nominal", "cells=2", "small", "small cells=2"]
@@ -84,19 +75,13 @@ def test_each_sample_is_varied():
     assert len({point.file_name for point in points}) == len(points)
 
 
-def test_a_point_that_would_not_be_exact_is_refused():
+def test_points_that_are_not_exact_or_out_of_range_are_refused():
     with pytest.raises(ConfigError, match="no multiple of 4"):
         scan_points(ILD, {"layers": [1, 4]})
     with pytest.raises(ConfigError, match=r"of its layers every 2\. or 3\. or 5\. or 6\. or 10\. or 15\. or 30\. can"):
         scan_points(ILD, {"layers": [4]})
-
-
-def test_a_value_out_of_range_is_said_as_it_was_given():
     with pytest.raises(ConfigError, match=r"^--vary cells=0: ecal_cells must be a whole number of at least 1"):
         scan_points(ILD, {"cells": [0, 2]})
-
-
-def test_a_grid_of_two_parameters_for_the_same_cells_is_refused():
     steps = {"cells": [2], "ecal_cells": [3]}
     assert [point.name for point in scan_points(ILD, steps)] == ["nominal", "cells=2", "ecal_cells=3", "null test"]
     with pytest.raises(ConfigError, match="--vary cells and --vary ecal_cells both set ecal_cells"):
@@ -188,18 +173,14 @@ def scanned(**null: float) -> ScanResult:
     return ScanResult(points=points, labels={"cells": "cells"}, provenance={"inputs": []})
 
 
-def test_a_change_smaller_than_that_of_the_null_test_is_marked():
+def test_the_null_test_passes_or_names_and_marks_what_fails():
     result = scanned(width=1.02)
     assert result.marks(result["cells=2"], "fake_energy_fraction") == ["merged", "outside", "null test"]
     assert result.marks(result["cells=4"], "fake_energy_fraction") == []
     assert result.marks(result["cells=2"], "class.photon.response_median")[:1] == ["outside"]
     assert any("cells=2: cells of 5 and 10 mm" in text for text in result.sentences)
-
-
-def test_the_null_test_passes_or_names_what_fails():
     assert scanned(width=1.0001).failed == {} or "passed" in scanned(width=1.0001).verdict
     generator = np.random.default_rng(2)
-    result = scanned(width=1.02)
     noisy = 1 + generator.normal(0, 0.06, 200)
     wide = measured(noisy, np.arange(200), key="fake_energy_fraction", point=result["null test"].point)
     failed = dataclasses.replace(result, points=[*result.points[:-1], wide])

@@ -135,15 +135,12 @@ def test_where_resamples_tell_no_interval_it_is_clopper_pearsons(passed, total, 
     assert expected.low < expected.high
 
 
-def test_an_effective_number_of_entries_of_unequal_weights():
+def test_an_effective_number_of_entries_of_unequal_weights_and_of_none():
     # weights 3, 1, 1, one an event: (sum w)^2 / sum w^2 = 25 / 11
     weights = np.array([3.0, 1.0, 1.0])
     expected = fraction(25 / 11, 25 / 11)
     number = Bootstrap(3).fraction(weights, weights, weights**2)
     assert (number.low, number.high) == pytest.approx((expected.low, expected.high))
-
-
-def test_without_a_total_a_fraction_is_unknown():
     number = Bootstrap(5).fraction(np.zeros(5), np.zeros(5))
     assert math.isnan(number.value)
     assert (number.low, number.high) == (0, 1)
@@ -184,14 +181,10 @@ def test_differences_in_quadrature_keep_their_sign():
     assert in_quadrature(five, three).low < 4 < in_quadrature(five, three).high
 
 
-def test_a_histogram_counts_every_value_once():
-    histogram = Distribution([-1.0, 0.0, 0.5, 1.0, 1.0, 2.0], np.arange(6), Bootstrap(6)).histogram(
-        np.array([0.0, 1.0, 2.0])
-    )
+def test_a_histogram_counts_every_value_once_and_leaves_have_keys():
+    distribution = Distribution([-1.0, 0.0, 0.5, 1.0, 1.0, 2.0], np.arange(6), Bootstrap(6))
+    histogram = distribution.histogram(np.array([0.0, 1.0, 2.0]))
     assert histogram == {"edges": [0.0, 1.0, 2.0], "counts": [2, 3], "below": 1, "above": 0}
     axis = Axis(name="x", label="x", unit="", edges=np.array([1.0, 10.0, 30.0]))
     assert axis.index(np.array([0.5, 1.0, 10.0, 30.0, 30.1])).tolist() == [2, 0, 1, 1, 2]
-
-
-def test_leaves_have_dotted_keys():
     assert dict(leaves({"a": {"b": 1, "c": {"d": 2}}, "e": 3})) == {"a.b": 1, "a.c.d": 2, "e": 3}

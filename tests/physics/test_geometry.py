@@ -4,8 +4,9 @@ import math
 import numpy as np
 import pytest
 
+from pflow.config import builtin_names, from_plain, to_plain
 from pflow.errors import ConfigError
-from pflow.physics.detector import Layers, load_detector
+from pflow.physics.detector import Calorimeter, Detector, Layers, load_detector
 from pflow.physics.geometry import Geometry, barrel_shape, distance_to_sides, fraction_on_layers, layer_range, measures
 
 ILD, CLD = load_detector("ild_g4"), load_detector("cld")
@@ -18,34 +19,22 @@ def depths(detector, name, *point):
     return {field: float(np.ravel(value)[0]) for field, value in depths._asdict().items()}
 
 
-def test_depth_along_the_normal_of_a_cylinder():
+def test_depths_by_hand():
     # 110 mm behind 1805 mm: 20 layers of 5 mm and 10 mm of the next, 7.1 mm each.
     depth = depths(ILD, "ecal_barrel", 0.0, 1915.0, 0.0)
     expected = {"length": 110, "radiation": 20 * 0.61 + 1.21 * 10 / 7.1, "per_layer": 1.21}
     expected |= {"cosine": 1, "barrel": 1}
     assert {name: depth[name] for name in expected} == pytest.approx(expected)
-
-
-def test_an_inclined_ray_crosses_more_matter():
     straight, inclined = depths(ILD, "ecal_barrel", 1850.0, 0.0, 0.0), depths(ILD, "ecal_barrel", 1850.0, 0.0, 1850.0)
     for name in ("length", "radiation", "interaction"):
         assert inclined[name] == pytest.approx(math.sqrt(2) * straight[name])
-
-
-def test_the_hcal_begins_with_the_lengths_of_the_ecal():
     depth = depths(ILD, "hcal_barrel", 2060.0, 0.0, 0.0)
     assert depth["length"] == pytest.approx(0)
     assert depth["interaction"] == pytest.approx(20 * 0.024 + 10 * 0.046)
-
-
-def test_depth_in_a_polygon_is_along_the_normal_of_the_side():
     angle = math.pi / 12  # at a corner of the dodecagon
     depth = depths(CLD, "ecal_barrel", 2160.0, 2160.0 * math.tan(angle), 0.0)
     assert depth["cosine"] == pytest.approx(math.cos(angle))
     assert depth["length"] * depth["cosine"] == pytest.approx(10)
-
-
-def test_a_calorimeter_with_two_faces_counts_from_the_face_in_front():
     assert depths(CLD, "muon", 4600.0, 0.0, 0.0)["barrel"] == 1
     endcap = depths(CLD, "muon", 1000.0, 0.0, -4100.0)
     assert endcap["barrel"] == 0
@@ -145,22 +134,16 @@ def test_the_sides_of_a_barrel_are_counted(sides, turned, labelled):
     assert layers == pytest.approx((1000.0, 1100.0))
 
 
-def test_a_cylinder_has_no_sides():
+def test_cylinders_few_staves_and_hits_without_layers():
     rng = np.random.default_rng(1)
     phi, layer = rng.uniform(-np.pi, np.pi, 500), rng.integers(0, 20, 500)
     radius = 1002.5 + 5.0 * layer
     shape = barrel_shape(radius * np.cos(phi), radius * np.sin(phi), layer)
     assert (shape.sides, shape.as_good) == (0, (0,))
-
-
-def test_hits_in_few_staves_fit_several_numbers_of_sides():
     x, y, layer = barrel(12, staves=[0, 3, 6, 9])
     shape = barrel_shape(x, y, layer)
     assert {4, 12} <= set(shape.as_good)
     assert math.gcd(*shape.as_good) == 4
-
-
-def test_hits_without_layers_have_no_shape():
     rng = np.random.default_rng(2)
     phi, radius = rng.uniform(-np.pi, np.pi, 500), rng.uniform(1000, 1100, 500)
     x, y = radius * np.cos(phi), radius * np.sin(phi)
@@ -173,3 +156,41 @@ def test_single_hits_and_empty_layers_do_not_change_the_spacing():
     assert fraction_on_layers(np.array([10.0, 10.1, 20.0]), np.array([0, 0, 1])) == pytest.approx(2 / 3)
     distance = np.array([10.0, 10.0, 15.0, 15.0, 30.0, 30.0])
     assert layer_range(distance, np.array([0, 0, 1, 1, 4, 4])) == (7.5, 32.5)
+
+
+BUILTIN = builtin_names("detector")
+
+
+def test_built_in_detectors_have_their_field_and_symmetry():
+    expected = {"cld": (2.0, 12), "clic": (4.0, 12), "ild": (3.5, 4), "ild_g4": (3.5, None)}
+    detectors = {name: load_detector(name) for name in expected}
+    assert {name: (detector.b_field, detector.phi_symmetry) for name, detector in detectors.items()} == expected
+
+
+@pytest.mark.parametrize("name", BUILTIN)
+def test_built_in_detectors_are_complete(name):
+    """They survive serialisation, have ECAL and HCAL barrel and endcap, a geometry, and no collection twice."""
+    detector = load_detector(name)
+    assert from_plain(Detector, to_plain(detector), "detector") == detector
+    regions = {(calorimeter.kind, calorimeter.region) for calorimeter in detector.calorimeters if calorimeter.required}
+    assert {("ecal", "barrel"), ("ecal", "endcap"), ("hcal", "barrel"), ("hcal", "endcap")} <= regions
+    assert len(Geometry.of(detector).cell_size) == 1
+    for kind in ("collections", "sim_collections"):
+        names = [collection for calorimeter in detector.calorimeters for collection in getattr(calorimeter, kind)]
+        assert len(names) == len(set(names))
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"kind": "hcal", "hadron_scale": 0.0}, "hadron_scale must be from 0.3 to 3 .*, found 0.0"),
+        ({"kind": "hcal", "hadron_scale": 79.0}, "hadron_scale must be from 0.3 to 3 .*, found 79.0"),
+        ({"kind": "hcal", "hadron_scale": float("inf")}, "hadron_scale must be from 0.3 to 3 .*, found inf"),
+        ({"kind": "ecal", "electron_scale": 5.0}, "electron_scale must be from 0.3 to 3, found 5.0"),
+        ({"kind": "hcal", "electron_scale": 1.1}, "electron_scale is for an ECAL, not for kind 'hcal'"),
+        ({"kind": "ecal", "hadron_scale": 0.8}, "hadron_scale is for an HCAL, not for kind 'ecal'"),
+    ],
+)
+def test_an_impossible_scale_of_hadrons_is_refused(options, said):
+    with pytest.raises(ConfigError, match=f"calorimeter 'some': {said}"):
+        Calorimeter(name="some", region="barrel", **options)

@@ -1,11 +1,8 @@
-import awkward as ak
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pflow.event import jagged
-from pflow.io.open import read_events
 from pflow.physics import kinematics
 from pflow.physics.kinematics import length_to_cylinder, length_to_prism, propagate
 
@@ -98,7 +95,7 @@ def test_covariance(particle, expected):
     assert elements == pytest.approx(dict.fromkeys(kinematics.COVARIANCE, 0.0) | expected)
 
 
-def test_covariance_agrees_with_random_particles():
+def test_covariance_agrees_with_random_particles_and_is_finite_near_rest():
     rng = np.random.default_rng(3)
     n = np.array([2.0, -1.0, 2.0]) / 3
     u = np.array([1.0, 2.0, 0.0]) / np.sqrt(5)
@@ -108,9 +105,6 @@ def test_covariance_agrees_with_random_particles():
     p = np.sqrt(energy**2 - 0.93827**2)
     expected = np.cov(np.column_stack([p[:, None] * direction, energy]).T)[np.tril_indices(4)]
     np.testing.assert_allclose(covariance(20.0, 0.93827, n, 0.02, 0.02), expected, atol=0.004)
-
-
-def test_covariance_near_rest_stays_finite():
     # E = m = 1 GeV and 10%: E / p has no limit; one sigma above, p = sqrt(1.1^2 - 1) = sqrt(0.21) GeV
     for energy in (1.0, 1.0 + 1e-12):
         elements = covariance(energy, 1.0, (0.0, 0.0, 1.0), 0.1, 0.1)
@@ -140,16 +134,13 @@ def points(*arguments, **options):
     return path(*arguments, **options)[0]
 
 
-def test_a_positive_particle_bends_clockwise_by_the_known_sagitta():
+def test_a_positive_particle_bends_clockwise_and_others_mirror_it():
     # pt 10 GeV, B 3.5 T: R = 10 / (0.299792458e-3 * 3.5) = 9530.40 mm; it reaches r = 1800 mm at chord angle
     # arcsin(1800 / (2 R)) = 0.094577 below its initial direction.
     end = points([[0, 0, 0]], [[10.0, 0, 0]], [1])[0, -1]
     assert np.hypot(end[0], end[1]) == pytest.approx(1800.0)
     assert np.arctan2(end[1], end[0]) == pytest.approx(-np.arcsin(1800 / (2 * 9530.40)), abs=1e-6)
     assert end[2] == 0
-
-
-def test_charge_and_field_mirror_the_path():
     positive, negative = points(np.zeros((2, 3)), [[3.0, 0, 1.0]] * 2, [1, -1])
     np.testing.assert_allclose(negative, positive * [1, -1, 1], atol=1e-9)
     np.testing.assert_allclose(points([[0, 0, 0]], [[3.0, 0, 1.0]], [-1], b_field=-3.5)[0], positive)
@@ -168,16 +159,13 @@ def test_an_almost_straight_helix_meets_the_straight_path(b_field):
     np.testing.assert_allclose(curved, points([[5.0, 3.0, 1.0]], [[1e4, 2e3, 1e3]], [0]), atol=100 * b_field + 1e-6)
 
 
-def test_a_path_ends_at_the_endcap_or_after_max_turns():
+def test_a_path_stays_inside_until_an_end_or_max_turns():
     end = points([[0, 0, 10.0]], [[0.1, 0, -5.0]], [1])[0, -1]
     assert end[2] == pytest.approx(-2400)
     assert np.hypot(end[0], end[1]) < 1800
     # pt 0.5 GeV at 3.5 T: R = 476.52 mm, two turns are 4 pi R long in the plane.
     length = length_to_cylinder([[0, 0, 0]], [[0.5, 0, 0]], [1], b_field=3.5, max_turns=2.0, **CYLINDER)
     assert length == pytest.approx(4 * np.pi * 476.52, rel=1e-4)
-
-
-def test_the_path_stays_inside_until_its_end():
     rng = np.random.default_rng(3)
     path = points(rng.uniform(-300, 300, (500, 3)), rng.normal(0, 2.0, (500, 3)), rng.choice([-1, 1], 500))
     radius, z = np.hypot(path[..., 0], path[..., 1]), np.abs(path[..., 2])
@@ -202,20 +190,6 @@ def test_the_direction_is_the_tangent_of_the_path():
     position, direction = path(start, momentum, charge, n_points=2001)
     step = position[:, -1] - position[:, -2]
     np.testing.assert_allclose(direction[:, -1], step / np.linalg.norm(step, axis=1, keepdims=True), atol=5e-3)
-
-
-def test_tracks_end_at_the_simulated_entry_into_the_calorimeter(sample_dir):
-    events = read_events(sample_dir / "zqq_test_small.root")
-    tracks = ak.flatten(events.tracks)
-    momentum, entry = jagged.vectors(tracks.momentum), jagged.vectors(tracks.calo_position)
-    detector = events.detector
-    cylinder = {"radius": detector.ecal_inner_radius, "half_length": detector.ecal_inner_z}
-    reached = points(
-        np.zeros_like(momentum), momentum, ak.to_numpy(tracks.charge), b_field=detector.b_field, **cylinder
-    )
-    hard = np.isfinite(entry).all(axis=1) & (np.linalg.norm(momentum, axis=1) > 2.0)
-    assert hard.sum() > 30
-    assert np.median(np.linalg.norm(reached[hard, -1] - entry[hard], axis=1)) < 20.0
 
 
 PRISM = {"b_field": 2.0, "apothem": 2150.0, "half_length": 2307.0}

@@ -25,12 +25,15 @@ def test_lengths_in_cm(material, radiation, interaction):
     assert [1 / length for length in lengths] == pytest.approx([radiation, interaction], rel=1e-3)
 
 
-def test_layers_of_two_thicknesses_and_of_several_materials():
+def test_materials_are_ordinary_matter_in_layers_of_several():
     layers = matter_of_layers("Tungsten:20x2.1+10x4.2,silicon:0.5", 28)  # no hits in the last two
     assert layers[[0, 19, 20, 29], 0].tolist() == pytest.approx([2.6, 2.6, 4.7, 4.7])
     assert layers[0, 1] == pytest.approx(2.1 / 3.504 + 0.5 / 93.7, rel=1e-3)
     assert len(matter_of_layers("lead:4", 25)) == 25
     assert len(np.unique(matter_of_layers("steel:40x20", 39), axis=0)) == 1
+    for name, (radiation, interaction, density) in MATERIALS.items():
+        assert 5 < radiation < interaction < 250, name
+        assert 1 < density < 20, name
 
 
 @pytest.mark.parametrize(
@@ -49,9 +52,3 @@ def test_layers_of_two_thicknesses_and_of_several_materials():
 def test_what_is_no_absorber_is_said(text, message):
     with pytest.raises(ConfigError, match=message):
         matter_of_layers(text, 25)
-
-
-def test_materials_are_ordinary_matter():
-    for name, (radiation, interaction, density) in MATERIALS.items():
-        assert 5 < radiation < interaction < 250, name
-        assert 1 < density < 20, name

@@ -38,16 +38,13 @@ def test_classes(name, codes):
     assert [pdg.class_of(code) for code in codes] == [name] * len(codes)
 
 
-def test_arrays_keep_their_shape_and_have_the_documented_types():
+def test_arrays_keep_their_shape_and_types():
     codes = np.array([[22, 11], [211, 22]])
     assert pdg.charges(codes).tolist() == [[0.0, -1.0], [1.0, 0.0]]
     assert pdg.class_index(codes).tolist() == [[2, 3], [0, 2]]
     dtypes = [look_up(codes).dtype for look_up in (pdg.charges, pdg.masses, pdg.class_index)]
     assert dtypes == [np.float32, np.float64, np.int64]
     assert pdg.masses(codes)[0].tolist() == [pdg.mass_of(987654321), pdg.mass_of(11)] == [0.0, pdg.mass_of(11)]
-
-
-def test_invisible_particles():
     unseen = [12, -14, 16, 1000022, 39, 1023, 9900012, 54]
     assert pdg.is_invisible(unseen).all()
     assert pdg.is_invisible([22, -13, 2112, 999, -999], more=[999]).tolist() == [False, False, False, True, True]

@@ -89,25 +89,15 @@ def test_arrows_start_where_particles_enter_the_calorimeter(event):
     np.testing.assert_allclose(truth.points[1, 1], [1805.0 * (1 + 0.375), 0, 0], rtol=1e-6, atol=1e-3)
 
 
-def test_lines_come_in_their_order(event, reconstruction):
-    event = dataclasses.replace(event, reference=reconstruction.particles, reference_name="Other")
-    scene = make_scene(event, reconstruction=reconstruction)
+def test_lines_come_in_their_order_and_colours_by_what_there_is(event, reconstruction):
+    other = dataclasses.replace(event, reference=reconstruction.particles, reference_name="Other")
+    scene = make_scene(other, reconstruction=reconstruction)
     assert kinds(scene) == ["tracks", "truth", "reco", "reference"]
     assert [lines.name for lines in scene.lines[2:]] == ["PFlow particles", "Other particles"]
-    assert kinds(make_scene(event)) == ["tracks", "truth", "reco"]  # the reference as reconstruction
-
-
-def test_colours_are_by_truth_then_reconstruction_then_energy(event, reconstruction):
+    assert kinds(make_scene(other)) == ["tracks", "truth", "reco"]  # the reference as reconstruction
     assert make_scene(event, reconstruction=reconstruction).colour_by == "truth"
     assert make_scene(without_truth(event), reconstruction=reconstruction).colour_by == "reco"
     assert make_scene(without_truth(event)).colour_by == "energy"
-
-
-@pytest.mark.parametrize("colour_by", COLOUR_BY)
-def test_an_event_may_have_no_hits(event, reconstruction, colour_by):
-    bare = dataclasses.replace(event, hits=event.hits[:, :0], hit_links=event.hit_links[:, :0])
-    scene = make_scene(bare, reconstruction=reconstruction, colour_by=colour_by)
-    assert (scene.groups, kinds(scene)) == ((), ["tracks", "truth", "reco"])
 
 
 def test_particles_with_a_momentum_are_shown_as_arrows(event, reconstruction):
@@ -146,24 +136,24 @@ def test_an_arrow_grows_by_half_a_unit_a_decade(energy, units):
 
 
 @pytest.mark.parametrize("colour_by", COLOUR_BY)
-def test_views_and_units_for_every_kind_of_colour(event, reconstruction, colour_by):
+def test_views_and_units_for_every_colour_also_without_hits(event, reconstruction, colour_by):
     figure = plot_event(make_scene(event, reconstruction=reconstruction, colour_by=colour_by))
     views = [axes for axes in figure.axes if axes.get_label() != "<colorbar>"]
     assert [axes.name for axes in views] == ["rectilinear", "rectilinear", "3d"]
     labels = [(axes.get_xlabel(), axes.get_ylabel()) for axes in views[:2]]
     assert labels == [("x [mm]", "y [mm]"), ("z [mm]", "r [mm]")]
     assert ("Hit energy [GeV]" in [axes.get_xlabel() for axes in figure.axes]) == (colour_by == "energy")
+    bare = dataclasses.replace(event, hits=event.hits[:, :0], hit_links=event.hit_links[:, :0])
+    scene = make_scene(bare, reconstruction=reconstruction, colour_by=colour_by)
+    assert (scene.groups, kinds(scene)) == ((), ["tracks", "truth", "reco"])
 
 
-def test_hits_are_at_their_positions_within_the_axes(event):
+def test_hits_are_at_their_positions_and_the_legend_names_them(event):
     across, along = plot_event(make_scene(event, colour_by="subdetector")).axes[:2]
     hcal = -1  # the last group has the hit of the HCAL at (240, 2100, 0)
     np.testing.assert_allclose(across.collections[hcal].get_offsets(), [[240, 2100]])
     np.testing.assert_allclose(along.collections[hcal].get_offsets(), [[0, np.hypot(240, 2100)]])
     assert min(across.get_xlim()[1], across.get_ylim()[1]) > 2100
-
-
-def test_the_legend_names_particles_and_lines_in_their_colours(event):
     scene = make_scene(event)
     figure = plot_event(scene)
     assert [text.get_text() for legend in figure.legends for text in legend.get_texts()] == [
@@ -213,7 +203,7 @@ def traces(figure, **fields):
     return [trace for trace in figure.data if all(getattr(trace, key) == value for key, value in fields.items())]
 
 
-def test_each_group_has_a_trace_with_positions_and_values(event):
+def test_groups_and_lines_have_traces_with_texts_and_values(event):
     figure = interactive_figure(make_scene(event))
     photon, *rest = traces(figure, mode="markers")
     names = [trace.name for trace in (photon, *rest)]
@@ -225,9 +215,6 @@ def test_each_group_has_a_trace_with_positions_and_values(event):
     unknown = jagged.replaced(event.hits, {"time": np.full(6, np.nan, np.float32)})
     unknown = make_scene(dataclasses.replace(event, hits=unknown))
     assert "ns" not in traces(interactive_figure(unknown), mode="markers")[0].hovertemplate
-
-
-def test_lines_are_separated_and_have_texts(event):
     scene = make_scene(event)
     lines = traces(interactive_figure(scene), legendgroup="truth", showlegend=False)[0]
     assert np.isnan(lines.x).sum() == 2

@@ -9,15 +9,34 @@ from pflow.metrics.evaluation import AlgorithmMetrics, Evaluation
 from pflow.metrics.jets import ABS_COS_THETA
 from pflow.metrics.stats import Axis, Bootstrap, Distribution, Number, Series
 from pflow.plots import rendered
-from pflow.plots.evaluation import figures, plot_binned, plot_confusion, plot_distribution, plot_training
+from pflow.plots.evaluation import BINNED, figures, plot_binned, plot_confusion, plot_distribution, plot_training
+
+
+def of_response(number):
+    return {"response_median": number, "resolution_68": number}
 
 
 @pytest.fixture(scope="module")
 def result(sample_dir):
-    """The oracle and the file's reference on two-photon events."""
+    """The oracle and the file's reference on two-photon events; numbers of two energies of jets, and of taus, added."""
     evaluation = Evaluation(name="oracle", oracle=True)
     evaluation.update(read_events(sample_dir / "gammasep_test_small.root"), {})
-    return evaluation.result()
+    number, bins = Number(0.04, 0.03, 0.05), len(ABS_COS_THETA)
+    of_bins = Series.of([number] * (bins - 1) + [Number(0.2, float("nan"), float("nan"))])
+    of_energy = {f"{key}{part}": number for key in ("resolution", "scale") for part in ("", "_barrel", "_endcap")}
+    of_energy["binned"] = {"resolution": of_bins, "scale": of_bins}
+    taus = {"modes": {"counts": [[3, 1], [0, 2]], "true_modes": ["e", "mu"], "reco_modes": ["e", "other"]}}
+    masses = {
+        "H": {
+            "histogram": Distribution([1.0], np.arange(1), Bootstrap(1)).histogram(np.array([0.5, 1.5])),
+            **of_response(number),
+        }
+    }
+    added = {"jet_energy": {"200": of_energy, "91": of_energy}, "taus": taus, "hadronic_mass": masses}
+    result = evaluation.result()
+    algorithms = {name: {**tree, **added} for name, tree in result.algorithms.items()}
+    of_file = {"sample": "some.root", "detector": "of_mine", "energy": "91 GeV"}
+    return dataclasses.replace(result, algorithms=algorithms, **of_file)
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +50,8 @@ def test_every_metric_with_values_has_a_figure(result, drawn):
         *(f"{metric}_vs_{axis}" for metric in binned for axis in ("energy", "theta")),
         *("response", "angle", "count_difference", "visible_energy", "visible_mass", "jets", "jets_angle"),
         *("two_photons_found", "photon_pairs", "photon_pairs_angle", "confusion_budget"),
-        *("confusion", "confusion_reference"),
+        *("confusion", "confusion_reference", "tau_modes", "tau_modes_reference", "hadronic_mass_H"),
+        *(f"jet_energy_{of}_vs_{axis}" for of in ("resolution", "scale") for axis in ("abs_cos_theta", "sqrt_s")),
         *(f"{metric}_vs_energy_by_class" for metric in binned),
         *(f"{metric}_vs_theta_by_class" for metric in ("response_median", "resolution_68")),
         # No photon has a charged particle beside it, but reconstructed ones have.
@@ -44,12 +64,11 @@ def test_every_metric_with_values_has_a_figure(result, drawn):
     by_difference = result.algorithms["oracle"]["count"]["difference"]
     expected = [by_difference.get(f"{round(edge + 0.5)}", 0) / result.n_events for edge in counts.edges[:-1]]
     assert counts.values.tolist() == pytest.approx(expected)
-    empty = figures(dataclasses.replace(result, algorithms={"oracle": AlgorithmMetrics().result()}))
-    assert set(empty) == {"response", "angle", "count_difference"}
-    assert not any(figure.axes[0].patches for figure in empty.values())
+    for tree in (AlgorithmMetrics().result(), AlgorithmMetrics().result() | {"jets": {}}):  # without fastjet
+        empty = figures(dataclasses.replace(result, algorithms={"oracle": tree}))
+        assert set(empty) == {"response", "angle", "count_difference"}
+        assert not any(figure.axes[0].patches for figure in empty.values())
     assert rendered(empty["angle"], "png").startswith(b"\x89PNG")
-    without_jets = {name: {**tree, "jets": {}} for name, tree in result.algorithms.items()}
-    assert set(figures(dataclasses.replace(result, algorithms=without_jets))) == set(drawn) - {"jets", "jets_angle"}
 
 
 def texts_of(figure) -> str:
@@ -58,52 +77,22 @@ def texts_of(figure) -> str:
     return "\n".join([*titles, *(legend.get_title().get_text() for legend in figure.legends)])
 
 
-def test_sample_detector_and_energy_stand_on_each_figure(result):
-    named = dataclasses.replace(result, sample="some.root", detector="of_mine", energy="91 GeV")
-    for name, figure in figures(named).items():
+def test_sample_detector_and_energy_stand_on_each_figure(drawn):
+    for name, figure in drawn.items():
         assert "some.root, of_mine, 91 GeV\n25 events, truth rule 'stable'" in texts_of(figure), name
 
 
-def of_response(number):
-    return {"response_median": number, "resolution_68": number}
-
-
-@pytest.fixture(scope="module")
-def jets_and_taus(result):
-    """The results with numbers of two energies of jets, and of taus."""
-    number, bins = Number(0.04, 0.03, 0.05), len(ABS_COS_THETA)
-    of_bins = Series.of([number] * (bins - 1) + [Number(0.2, float("nan"), float("nan"))])
-    of_energy = {f"{key}{part}": number for key in ("resolution", "scale") for part in ("", "_barrel", "_endcap")}
-    of_energy["binned"] = {"resolution": of_bins, "scale": of_bins}
-    taus = {"modes": {"counts": [[3, 1], [0, 2]], "true_modes": ["e", "mu"], "reco_modes": ["e", "other"]}}
-    masses = {
-        "H": {
-            "histogram": Distribution([1.0], np.arange(1), Bootstrap(1)).histogram(np.array([0.5, 1.5])),
-            **of_response(number),
-        }
-    }
-    added = {"jet_energy": {"200": of_energy, "91": of_energy}, "taus": taus, "hadronic_mass": masses}
-    algorithms = {name: {**tree, **added} for name, tree in result.algorithms.items()}
-    return figures(dataclasses.replace(result, algorithms=algorithms))
-
-
-def test_jet_energies_have_panels_and_a_figure_against_energy(jets_and_taus):
-    panels = jets_and_taus["jet_energy_resolution_vs_abs_cos_theta"].axes
+def test_figures_of_jet_energies_bosons_and_decay_modes(drawn):
+    panels = drawn["jet_energy_resolution_vs_abs_cos_theta"].axes
     assert ["91" in panels[0].get_title(loc="left"), "200" in panels[1].get_title(loc="left")] == [True, True]
-    axes = jets_and_taus["jet_energy_resolution_vs_sqrt_s"].axes[0]
+    axes = drawn["jet_energy_resolution_vs_sqrt_s"].axes[0]
     ((x, y, bars), _) = points(axes)
     assert (sorted(x), list(y), bars[0]) == ([91, 200], [0.04, 0.04], pytest.approx((0.03, 0.05)))
-    assert rendered(jets_and_taus["jet_energy_scale_vs_sqrt_s"], "png").startswith(b"\x89PNG")
-
-
-def test_a_boson_has_the_masses_of_its_jets(jets_and_taus):
-    axes = jets_and_taus["hadronic_mass_H"].axes[0]
+    assert rendered(drawn["jet_energy_scale_vs_sqrt_s"], "png").startswith(b"\x89PNG")
+    axes = drawn["hadronic_mass_H"].axes[0]
     assert axes.get_xlabel() == "Mass of the two jets of H, reconstructed / true"
     assert [patch.get_data().values.tolist() for patch in axes.patches] == [[1.0], [1.0]]
-
-
-def test_decay_modes_have_a_matrix_for_each_algorithm(jets_and_taus):
-    axes = jets_and_taus["tau_modes_reference"].axes[0]
+    axes = drawn["tau_modes_reference"].axes[0]
     assert [text.get_text() for text in axes.texts] == ["75.0%\n3", "25.0%\n1", "100.0%\n2"]
     assert (axes.get_xlabel(), axes.get_ylabel()) == ("Reconstructed decay mode", "True decay mode")
 
@@ -118,7 +107,9 @@ def test_the_budget_shows_gains_in_percent_of_the_energy(result, drawn):
     assert axes.figure.legends[0].get_texts()[1].get_text() == f"pandora: {total:.2f} in all"
 
 
-def test_the_colour_of_an_algorithm_does_not_depend_on_the_others(sample_dir):
+def test_the_colour_of_an_algorithm_does_not_depend_on_the_others(sample_dir, monkeypatch):
+    monkeypatch.setattr("pflow.plots.evaluation.BINNED", [row for row in BINNED if row[0] == "efficiency"])
+
     def colours(*, oracle: bool) -> dict[str, object]:
         events = read_events(sample_dir / "gammasep_test_small.root", entry_stop=5)
         reco = Reconstruction(particles=events.reference, event=events.event, flags=events.flags)
@@ -155,7 +146,7 @@ def points(axes):
         yield data.get_xdata(), data.get_ydata(), [tuple(segment[:, 1]) for segment in bars]
 
 
-def test_points_have_intervals_and_empty_bins_are_left_out():
+def test_points_have_intervals_places_and_whole_markers():
     figure = plot_binned(AXIS, {"": {"PFlow": series(0.5, 0.8)}}, label="Efficiency")
     ((x, y, bars),) = points(figure.axes[0])
     assert list(y) == [0.5, 0.8]
@@ -167,21 +158,12 @@ def test_points_have_intervals_and_empty_bins_are_left_out():
     ((_, y, _),) = points(figure.axes[0])
     assert list(y) == [0.8]
     assert figure.axes[0].get_xlim() == pytest.approx((10, 100))
-
-
-def test_bins_of_fewer_than_three_entries_are_left_out():
     few = Series.of([Number(0.5, 0.4, 0.7), Number(0.8, float("nan"), float("nan"))])
     ((_, y, _),) = points(plot_binned(AXIS, {"": {"PFlow": few}}, label="Resolution").axes[0])
     assert list(y) == [0.5]
-
-
-def test_markers_on_the_axis_are_whole():
     axes = plot_binned(AXIS, {"": {"PFlow": series(0.0, 0.8)}}, label="Fake rate", limits=(0.0, None)).axes[0]
     assert axes.get_ylim()[0] == 0.0
     assert not axes.containers[0].lines[0].get_clip_on()
-
-
-def test_algorithms_have_different_places_in_a_bin():
     figure = plot_binned(FLAT, {"": {"a": series(0.5, 0.8), "b": series(0.5, 0.8)}}, label="Efficiency")
     (first, _, _), (second, _, _) = points(figure.axes[0])
     assert first == pytest.approx([1 / 3, 4 / 3])

@@ -1,9 +1,11 @@
 import dataclasses
+import io
 import math
 import re
 from html import unescape
 from html.parser import HTMLParser
 
+import matplotlib as mpl
 import numpy as np
 import pytest
 from matplotlib.figure import Figure
@@ -14,7 +16,7 @@ from pflow.metrics.oracle import ORACLE
 from pflow.metrics.report import REFERENCE, EvaluationResult, EvaluationSettings, document
 from pflow.metrics.scan import MODEL, Limit, PointResult, ScanPoint, ScanResult
 from pflow.metrics.stats import Number
-from pflow.plots import rendered
+from pflow.plots import rendered, styled
 from pflow.plots.report import plot_scan, report_page, scan_figures, scan_page
 
 PNG = b"\x89PNG"
@@ -58,13 +60,10 @@ def report(result, figures=()) -> str:
     return page
 
 
-def test_the_page_loads_nothing(result):
+def test_the_page_has_numbers_and_provenance_names_as_text_and_loads_nothing(result):
     page = report(result, {"response": PNG})
     assert [source[:22] for source in re.findall(r'(?:src|href)="([^"]*)', page)] == ["data:image/png;base64,"]
     assert not re.search("<(script|link|iframe)", page)
-
-
-def test_the_page_has_numbers_events_method_definitions_and_provenance(result):
     result.algorithms["PFlow"]["count"]["exact_fraction"] = Number(0.934, 0.922, 0.946)
     text = unescape(report(result))
     for part in (
@@ -77,9 +76,6 @@ def test_the_page_has_numbers_events_method_definitions_and_provenance(result):
         "Classic",
     ):
         assert part in text
-
-
-def test_names_are_text_and_not_markup(result):
     evil = "<script>alert(1)</script>"
     page = report(dataclasses.replace(result, titles={"PFlow": evil, "reference": "A & B"}), {evil: PNG})
     assert "<script" not in page
@@ -136,9 +132,6 @@ def test_each_headline_has_a_figure_with_a_panel_for_each_parameter(scanned):
     assert [tick.get_text() for tick in time.get_xticklabels()] == ["0", "none"]
     for figure in drawn.values():
         assert rendered(figure, "png").startswith(b"\x89PNG")
-
-
-def test_values_whose_labels_would_overlap_are_evenly_spaced(scanned):
     near = point("cells=1.1", 1.0, cells=1.1, time=0.0)
     (cells, _) = plot_scan(dataclasses.replace(scanned, points=[*scanned.points, near]), "fake_energy_fraction").axes
     assert cells.get_xlabel() == "Cell size (not to scale)"
@@ -167,3 +160,25 @@ def test_the_page_is_whole_and_begins_with_the_limits(scanned):
     assert "cells of 20 mm &lt;are outside&gt;" in page
     assert re.search(r"<figcaption>fake energy</figcaption>", page)
     assert "http" not in page  # nothing is loaded
+
+
+def test_the_style_changes_no_global_state_and_figures_find_its_fonts(caplog):
+    before = dict(mpl.rcParams)
+    with styled():
+        assert mpl.rcParams["font.size"] != before["font.size"]
+    rendered(Figure(), "png")
+    assert dict(mpl.rcParams) == before
+    with styled():
+        figure = Figure()
+        figure.add_subplot().set(xlabel=r"$E_{reco}$ and $\sigma_{68}$", title="title")
+    figure.savefig(io.BytesIO())
+    assert not caplog.messages
+
+
+@pytest.mark.parametrize(("format", "start"), [("png", b"\x89PNG"), ("pdf", b"%PDF")])
+def test_the_same_content_gives_the_same_bytes_of_the_format(format, start):
+    figure = Figure(layout="constrained")
+    figure.add_subplot().plot([1, 2], label="PFlow")
+    first, second = rendered(figure, format), rendered(figure, format)
+    assert first.startswith(start)
+    assert first == second

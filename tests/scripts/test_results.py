@@ -26,15 +26,12 @@ def test_the_documents_hold_the_tables_of_the_results(monkeypatch):
             assert replace_table(text, name, body) == text, f"{path}, {name}: run python scripts/results.py tables"
 
 
-def test_every_figure_of_the_report_is_there():
+def test_every_figure_of_the_report_and_every_row_of_a_sample_is_there():
     links = [line.rpartition("(")[2].rstrip(")") for line in REPORT.read_text("utf-8").splitlines() if line[:2] == "!["]
     drawn = {name for of_model in shipped.FIGURES.values() for name in of_model}
     drawn |= {f"{name}_{folder}" for name in simulated.FIGURES for folder in ("91", "200")}
     assert {ROOT / link for link in links} == {rows.RESULTS / "figures" / f"{name}.png" for name in drawn}
     assert all((ROOT / link).is_file() for link in links)
-
-
-def test_every_sample_that_is_measured_has_its_rows():
     measured = {(model, sample.name) for verb in shipped.SAMPLES.values() for sample in verb for model in sample.models}
     assert measured <= {(row.model, row.sample) for row in read_rows()}
 

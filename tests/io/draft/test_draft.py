@@ -4,8 +4,11 @@ import numpy as np
 import pytest
 
 from pflow.errors import ConfigError, InputError
+from pflow.event.closure import TrackDeposits
 from pflow.io import draft_measure as measure
-from pflow.io.draft import Answers, Note, draft_detector, draft_to_yaml, write_draft
+from pflow.io.draft import Answers, Note, draft_detector, draft_to_yaml, place_of, write_draft
+from pflow.io.draft_measure import CELL, HitSample, _electron_scales, measure_field
+from pflow.io.edm4hep.podio import open_podio
 from pflow.io.open import read_events
 from pflow.physics.detector import load_detector
 from pflow.physics.geometry import Geometry
@@ -275,3 +278,95 @@ def test_the_note_of_a_given_field_has_what_the_tracks_show(cld_path):
     assert draft.detector.b_field == 3.5
     assert draft.notes["b_field"].how == "given"
     assert draft.notes["b_field"].text.startswith("--b-field; 2 +- 0.0002 from 65 tracks")
+
+
+@pytest.mark.parametrize(
+    ("kind", "region", "names"),
+    [  # of CLD and CLIC, ILD, SiD, ALLEGRO and ePIC
+        ("ecal", "barrel", "ECALBarrel ECalBarrelModuleThetaMergedPositioned EcalBarrelScFiRecHits EmCalBarrel"),
+        ("ecal", "endcap", "ECalEndcapCollection EcalEndcapNRecHits"),
+        ("ecal", "other", "ECalPlugCollection EcalEndcapRingCollectionRec"),
+        ("hcal", "endcap", "HcalEndcapsCollectionRec DigitalHCALEndcap"),
+        ("hcal", "other", "HCALOther HCalRingCollection"),
+        ("muon", "other", "YokeBarrelCollection MuonTaggerBarrelPhiThetaPositioned MUON"),
+        ("lumi", "other", "LumiCalCollection BeamCalHits EcalLumiSpecRecHits"),
+        ("", "", "SomeHits HAD_PLATES LFHCALRecHits"),
+    ],
+)
+def test_names_tell_the_calorimeter(kind, region, names):
+    for name in names.split():
+        assert place_of(sample(name), {}) == ((kind, region) if kind else None), name
+
+
+NOWHERE = np.zeros((0, 3))
+
+
+def sample(name: str, position: np.ndarray = NOWHERE) -> HitSample:
+    n = len(position)
+    cell = np.zeros(n, CELL)
+    cell["id"] = np.arange(n)
+    hits = {"cell": cell, "position": position, "energy": np.ones(n), "time": np.zeros(n), "layer": None}
+    return HitSample(name=name, simulated=False, **hits)
+
+
+def endcap(front: float, inner: float, outer: float, *, seed: int = 0) -> np.ndarray:
+    """400 hits in 20 layers, all lengths in mm."""
+    rng = np.random.default_rng(seed)
+    phi, radius = rng.uniform(-np.pi, np.pi, 400), rng.uniform(inner, outer, 400)
+    z = (front + 5.0 * rng.integers(0, 20, 400)) * rng.choice([-1, 1], 400)
+    return np.stack([radius * np.cos(phi), radius * np.sin(phi), z], axis=1)
+
+
+def test_a_place_is_given_or_forward_by_hits_close_to_the_beam():
+    assert place_of(sample("HcalEndcapZDC", endcap(35000, 40, 300)), {}) == ("lumi", "endcap")
+    assert place_of(sample("HcalEndcap", endcap(2200, 300, 2500)), {}) == ("hcal", "endcap")
+    hits = sample("EcalBarrel", endcap(35000, 40, 300))
+    assert place_of(hits, {"EcalBarrel": "ecal_endcap"}) == ("ecal", "endcap")
+    for wrong in ("ecal", "ecal_middle", "tracker_barrel"):
+        with pytest.raises(ConfigError, match=f"--place EcalBarrel={wrong}: expected e.g. EcalBarrel=ecal_barrel"):
+            place_of(hits, {"EcalBarrel": wrong})
+
+
+@pytest.fixture(scope="module")
+def stated(cld_sim_path):
+    """Field that a file of simulated hits tells whose metadata hold these parameters."""
+    file = open_podio(cld_sim_path)
+
+    def measure(parameters):
+        file.parameters = parameters
+        return measure_field(file, load_detector("cld"), 3)
+
+    yield measure
+    file.close()
+
+
+@pytest.mark.parametrize("name", ["BField", "b_field", "MagneticField", "detector.solenoid_field_z"])
+def test_a_parameter_gives_the_field_and_others_do_not(stated, name):
+    assert stated({name: ("-3.5",)}) == [(3.5, 0.0, f"parameter '{name}' of the file's metadata")]
+    for others in ({name: ("3500",)}, {name: ("strong",)}, {name: ("1", "2")}, {"field.stepper": ("3",)}, {}):
+        assert stated(others) == []
+
+
+@pytest.mark.parametrize("scale", [0.5, 0.8, 1.0, 1.4])
+def test_electrons_give_the_scale_of_the_ecal_and_hadrons_none(scale):
+    rng = np.random.default_rng(1)
+    n_electrons, n = 60, 110
+    momentum = rng.uniform(3.0, 40.0, n)
+    in_ecal = (
+        np.where(np.arange(n) < n_electrons, rng.normal(1.0, 0.06, n), rng.normal(0.55, 0.18, n)) * momentum / scale
+    )
+    columns = dict.fromkeys((field.name for field in dataclasses.fields(TrackDeposits)), np.zeros(n))
+    columns |= {
+        "momentum": momentum,
+        "narrow": np.stack([np.zeros(n), in_ecal], axis=1),
+        "around": np.zeros((n, 2)),
+        "separation": np.full(n, np.inf),
+    }
+    entries = TrackDeposits(**columns)
+    found = _electron_scales(entries)
+    assert len(found) == pytest.approx(n_electrons, abs=10)
+    assert np.median(found) == pytest.approx(scale, rel=0.03)
+    only_hadrons = {name: values[n_electrons:] for name, values in vars(entries).items()}
+    assert len(_electron_scales(TrackDeposits(**only_hadrons))) == 0
+    crowded = TrackDeposits(**vars(entries) | {"separation": np.zeros(n)})
+    assert len(_electron_scales(crowded)) == 0

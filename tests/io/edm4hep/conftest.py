@@ -94,11 +94,13 @@ def write_podio(tmp_path: Path) -> Callable[..., Path]:
 
 @functools.cache
 def columns_of(path: Path) -> tuple[dict[str, ak.Array], dict[str, ak.Array]]:
-    """Columns of a file by branch and member, e.g. ``MCParticles.PDG``, but for tracker hits; and its metadata."""
+    """Columns of a file that are read, by branch and member, e.g. ``MCParticles.PDG``; and its metadata."""
     with uproot.open(path) as file:
         tree = file["events"]
         metadata = {key: file["metadata"][key].array()[:1] for key in ("GPStringKeys", "GPStringValues")}
-        keys = (key for key in tree.keys(filter_name="*.*") if not re.search(r"Tracker\w*Hits", key))
+        keys = (
+            key for key in tree.keys(filter_name="*.*") if not re.search(r"[Tt]racker\w*Hits|_daughters|PFOs_", key)
+        )
         return {key: tree[key].array() for key in keys}, metadata
 
 

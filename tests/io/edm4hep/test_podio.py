@@ -1,3 +1,7 @@
+import json
+import re
+from contextlib import closing
+
 import awkward as ak
 import numpy as np
 import pytest
@@ -5,11 +9,16 @@ import uproot
 
 from pflow.errors import InputError
 from pflow.io.edm4hep.podio import (
+    CHANGED,
+    CollectionInfo,
+    DataModel,
     Joined,
     bit_field,
     collection_contents,
     collection_id,
     count_objects,
+    edm4hep_types,
+    evolved,
     expand,
     layer_from_cell_id,
     link_pairs,
@@ -112,7 +121,7 @@ def by_name(collections):
 
 
 @pytest.mark.parametrize("layout", ["new", "rec", "old", "rntuple"])
-def test_types_are_known_by_members_where_the_file_names_none(listed, content, layout):
+def test_types_and_ends_of_links_are_known_where_the_file_names_none(listed, content, layout, podio):
     assert {name: collection.type for name, collection in listed(content, layout).items()} == {
         "A1": "edm4hep::CalorimeterHit",
         "A2": "edm4hep::CalorimeterHit",
@@ -123,6 +132,9 @@ def test_types_are_known_by_members_where_the_file_names_none(listed, content, l
         "TrackLinks": "Link",
         "Tracks": "edm4hep::Track",
     }
+    pairs = link_pairs(podio(content, layout), "HitLinks", 2)
+    assert pairs == {(start, "MCParticles"): count for start, count in {"A1": 2, "A2": 2, "B": 1, "Other": 1}.items()}
+    assert list(pairs.values()) == [2, 2, 1, 1]
 
 
 def test_contributions_make_simulated_hits_and_the_id_table_types(listed, content):
@@ -154,13 +166,6 @@ def test_plain_numbers_are_a_collection_too(write):
     assert count_objects(file, collections["Weights"], 2) == 3
 
 
-@pytest.mark.parametrize("layout", ["new", "rec", "old", "rntuple"])
-def test_links_are_counted_by_their_ends(podio, content, layout):
-    pairs = link_pairs(podio(content, layout), "HitLinks", 2)
-    assert pairs == {(start, "MCParticles"): count for start, count in {"A1": 2, "A2": 2, "B": 1, "Other": 1}.items()}
-    assert list(pairs.values()) == [2, 2, 1, 1]
-
-
 def test_every_collection_of_a_real_file_has_a_type(cld_podio):
     collections = by_name(list_collections(cld_podio))
     assert set(collections) == set(cld_podio.ids.values())
@@ -177,3 +182,40 @@ def test_objects_energies_encodings_and_links(podio, content):
     assert (a2.mean_energy, a2.cell_encoding, a2.links) == (4.0, "", ())
     assert (links.type, links.mean_energy) == ("Link", None)
     assert set(links.links) == {f"{name} -> MCParticles" for name in ("A1", "A2", "B", "Other")}
+
+
+EDM4HEP = edm4hep_types()
+
+
+@pytest.fixture
+def definition(cld_rntuple_path):
+    """EDM4hep's own, which a file of EDM4hep 1.0 carries."""
+    with closing(open_podio(cld_rntuple_path)) as file:
+        return json.loads(file.definitions()["edm4hep"])
+
+
+def test_our_types_equal_edm4heps(definition):
+    ours, theirs = DataModel(EDM4HEP), DataModel(definition)
+    assert definition["schema_version"] == EDM4HEP["schema_version"]
+    for name in (*EDM4HEP["components"], *(f"{name}Data" for name in EDM4HEP["datatypes"])):
+        assert ours.structs[name] == theirs.structs[name]
+    for name in EDM4HEP["datatypes"]:
+        collection = CollectionInfo(name="X", data_type=f"{name}Collection")
+        assert ours.fields(collection) == theirs.fields(collection)
+
+
+def test_ids_are_hashes_of_names_as_podio_makes_them(cld_podio):
+    assert cld_podio.ids_stored
+    assert all(collection_id(name) == number for number, name in cld_podio.ids.items())
+
+
+def test_members_of_an_older_schema_become_the_present_ones(definition):
+    older = json.loads(json.dumps(definition | {"schema_version": 5}))
+    lines = older["datatypes"]["edm4hep::Cluster"]["Members"]
+    lines[:] = [re.sub(r"^float +iPhi", "float  phi", line) for line in lines]
+    lines = older["components"]["edm4hep::Quantity"]["Members"]
+    lines[:] = [re.sub(r"^\S+ type", "int16_t type", line) for line in lines]
+    before, after = DataModel(older).structs, DataModel(evolved(older)).structs
+    assert {name for name, members in DataModel(definition).structs.items() if before[name] != members} == set(CHANGED)
+    assert after == DataModel(definition).structs
+    assert evolved(older)["schema_version"] == definition["schema_version"]

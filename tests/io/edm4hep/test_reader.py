@@ -83,7 +83,7 @@ def test_particles_of_overlaid_background_are_known(read, content, layout):
     assert read(content, layout).truth.overlay.to_list() == [[False, False, True], [True]]
 
 
-def test_the_states_of_a_track_are_found_by_location(read, content):
+def test_the_states_of_a_track_are_found_by_location_or_followed(read, content):
     track = read(content).tracks[0, 0]
     pt = 0.299792458e-3 * 2.0 / 3e-4  # of the state at the IP
     np.testing.assert_allclose([track.momentum[axis] for axis in ("px", "py", "pz")], [pt, 0, pt], atol=1e-6)
@@ -93,9 +93,6 @@ def test_the_states_of_a_track_are_found_by_location(read, content):
     np.testing.assert_allclose([track.calo_position[axis] for axis in "xyz"], [990, 200, 305], rtol=1e-6)
     np.testing.assert_allclose([track.calo_momentum[axis] for axis in ("px", "py", "pz")], [0, pt, pt], atol=1e-6)
     assert track.charge == -1
-
-
-def test_a_track_is_followed_from_its_state_at_the_first_hit(read, content):
     track = read(content).tracks[0, 1]
     pt = 0.299792458e-3 * 2.0 / 2e-4
     assert track.momentum.pt == pytest.approx(pt)
@@ -140,15 +137,12 @@ def test_layers_use_the_file_s_encoding_before_the_detector_s(read, content):
     assert encoded.hits.layer.to_list() == [[1, 2, -1, 3], [-1]]
 
 
-def test_no_events_have_all_parts_and_without_truth_the_needed_ones(read, content):
+def test_no_events_have_all_parts_and_absent_ones_are_reported(read, content):
     assert [name for name, _ in read(content, truth=False).parts()] == ["hits", "tracks"]
     some, none = read(content), read(content, start=1, stop=1)
     assert len(none) == 0
     assert [name for name, _ in none.parts()] == [name for name, _ in some.parts()]
     assert none.hits.type.content == some.hits.type.content
-
-
-def test_optional_collections_that_are_not_there_are_reported(read, content):
     less = {key: values for key, values in content.items() if not key.startswith("A1")}
     assert read(less).absent == ("A1", "MUON", "Inner", "Outer", "Pandora")
 
@@ -163,14 +157,11 @@ def test_a_missing_or_unnamed_required_collection_is_refused(podio, content, toy
     assert missing_collections(file, toy) == [("B",)]
 
 
-def test_cld_tracks_reach_the_calorimeter_s_face(cld_rec):
+def test_cld_tracks_reach_the_face_and_links_lead_close_to_particles(cld_rec):
     face = cld_rec.tracks.calo_position
     at_endcap = abs(abs(face.z) - 2307.0) < 1.0
     in_barrel = (face.rho > 2149.0) & (face.rho < 2150.0 / np.cos(np.pi / 12) + 1.0)  # twelve sides
     assert ak.all(at_endcap | in_barrel | (face.rho < 340.0))  # within are no endcaps
-
-
-def test_cld_links_point_close_to_their_particles(cld_rec):
     photons = cld_rec.truth[cld_rec.hit_links.particle]
     hits = cld_rec.hits[cld_rec.hit_links.source]
     direct = (photons.pdg == 22) & (photons.status == 1) & (photons.energy > 2.0)

@@ -44,10 +44,15 @@ def test_links_share_a_hit_by_the_energy_of_its_contributions(read, sim_content,
     assert links(read(sim_content, layout).hit_links) == ALL_LINKS
 
 
-def test_the_time_is_the_earliest_contribution_s(read, sim_content):
+def test_times_and_links_are_those_of_the_contributions(read, sim_content, links):
     hits = read(sim_content).hits
     assert hits.subdetector.to_list() == [[0, 0, 1], [0]]
     np.testing.assert_array_equal(ak.flatten(hits.time), [2.0, 9.0, np.nan, 1.0])
+    events = read({key: values for key, values in sim_content.items() if "_particle" not in key})
+    assert links(events.hit_links) == [[], []]
+    assert events.hits.time[1].to_list() == [1.0]
+    less = {key: values for key, values in sim_content.items() if not key.startswith("_SimA")}
+    assert np.isnan(read(less).hits.time[1, 0])
 
 
 @pytest.mark.parametrize(
@@ -76,14 +81,6 @@ def test_contributions_of_unknown_particles_are_named(write, sim_content, toy, m
     sim_content["_SimAContributions_particle.collectionID"] = [[2**31 + 16] * 3, [2**31 + 16] * 2]
     with pytest.warns(ImplausibleWarning, match="0 of 5 references of SimA lead from SimA to MCPart"):
         read_events(write(sim_content), detector=toy)
-
-
-def test_without_contributions_there_are_no_times_or_links(read, sim_content, links):
-    events = read({key: values for key, values in sim_content.items() if "_particle" not in key})
-    assert links(events.hit_links) == [[], []]
-    assert events.hits.time[1].to_list() == [1.0]
-    less = {key: values for key, values in sim_content.items() if not key.startswith("_SimA")}
-    assert np.isnan(read(less).hits.time[1, 0])
 
 
 WINDOW = {"sim_time_window": (0.0, 4.0), "sim_scale": 2.0}
@@ -245,13 +242,10 @@ def test_the_noise_depends_on_the_event_and_not_on_its_neighbours():
     assert tracks.phi[0].to_list() != renumbered.phi[0].to_list()
 
 
-def test_tracks_are_made_only_where_there_are_none_and_flagged(cld_sim, cld_path):
+def test_truth_tracks_are_made_where_there_are_none_whatever_else_is_read(cld_sim, cld_path, cld_sim_path):
     assert (cld_sim.flags == Flag.TRUTH_TRACKS).all()
     with open_events(cld_path, truth_tracks=True) as file:
         assert not file.truth_tracks
-
-
-def test_truth_tracks_do_not_depend_on_other_parts(cld_sim_path, cld_sim):
     with open_events(cld_sim_path, truth_tracks=True) as file:
         assert file.truth_tracks
         alone = file.read(1, 2, truth=False)
@@ -297,3 +291,19 @@ def test_truth_tracks_need_a_description_and_tracker_hits(write, content, toy):
     with pytest.raises(InputError, match="need one of Inner, Outer") as caught:
         open_events(write(without_tracks(content)), detector=detector, truth_tracks=True)
     assert caught.value.field == "Inner"
+
+
+@pytest.mark.parametrize("kind", ["small", "small_sim"])
+def test_both_forms_hold_the_same(sample_dir, kind, assert_same):
+    tree, ntuple = (read_events(sample_dir / f"cld_zqq_{kind}{form}.edm4hep.root") for form in ("", "_rntuple"))
+    assert_same(tree, ntuple)
+
+
+def test_simulated_hits_give_the_digitised_ones(sample_dir):
+    digitised, simulated = (read_events(sample_dir / f"cld_zqq_small{kind}.edm4hep.root") for kind in ("", "_sim"))
+    digitised = digitised[: len(simulated)]
+    lost = ak.to_numpy(ak.num(digitised.hits) - ak.num(simulated.hits))
+    assert lost.min() >= 0
+    assert lost.max() <= 6  # just above the threshold
+    np.testing.assert_allclose(ak.sum(simulated.hits.energy, axis=1), ak.sum(digitised.hits.energy, axis=1), rtol=5e-4)
+    np.testing.assert_array_equal(ak.num(simulated.hit_links), ak.num(digitised.hit_links) - lost)

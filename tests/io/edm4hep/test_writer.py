@@ -90,50 +90,38 @@ def test_a_collection_that_was_dropped_from_the_file_is_not_copied(write_podio, 
     assert not names & {"Gone", "Lost"}
 
 
-def test_references_lead_to_the_objects_of_the_input(source, reconstruct):
+def ranges(objects: list[dict[str, Any]], name: str) -> list[tuple[int, int]]:
+    return [(one[f"{name}_begin"], one[f"{name}_end"]) for one in objects]
+
+
+def test_references_clusters_and_probabilities_of_particles(source, reconstruct):
     """Particle 1 has half of hit 1 of A1 and all of A2's and B's; particle 2 the other half, and track 1."""
-    file = uproot.open(reconstruct(source)[0])
+    out, made, _ = reconstruct(source)
+    file = uproot.open(out)
     hits = objects(file, "_PFlowClusters_hits")
-    assert hits[0] == [
-        {"index": 1, "collectionID": 11},
-        {"index": 0, "collectionID": A2},
-        {"index": 0, "collectionID": 13},
-        {"index": 1, "collectionID": 11},
-    ]
+    assert [tuple(hit.values()) for hit in hits[0]] == [(1, 11), (0, A2), (0, 13), (1, 11)]
     assert hits[1] == [{"index": 0, "collectionID": A2}]
     assert objects(file, "PFlowHitWeights")[0] == [0.375, 0.75, 0.75, 0.375]
     assert objects(file, "_PFlow_tracks") == [[{"index": 1, "collectionID": 14}], []]
-    particles = objects(file, "PFlow")[0]
-    assert [(particle["tracks_begin"], particle["tracks_end"]) for particle in particles] == [(0, 0), (0, 0), (0, 1)]
-    clusters = [(particle["clusters_begin"], particle["clusters_end"]) for particle in particles]
-    assert clusters == [(0, 0), (0, 1), (1, 2)]
-    clusters = collection_id("PFlowClusters")
-    assert objects(file, "_PFlow_clusters")[0] == [{"index": i, "collectionID": clusters} for i in range(2)]
+    particles, clusters = objects(file, "PFlow")[0], objects(file, "PFlowClusters")[0]
+    assert ranges(particles, "tracks") == [(0, 0), (0, 0), (0, 1)]
+    assert ranges(particles, "clusters") == [(0, 0), (0, 1), (1, 2)]
+    references = [{"index": i, "collectionID": collection_id("PFlowClusters")} for i in range(2)]
+    assert objects(file, "_PFlow_clusters")[0] == references
     nothing = {"index": -2, "collectionID": 0}
     assert objects(file, "_PFlow_decayVertex") == [[nothing] * 3, [nothing]]
-
-
-def test_clusters_have_the_energy_and_place_of_their_shares(source, reconstruct):
-    file = uproot.open(reconstruct(source)[0])
-    cluster = objects(file, "PFlowClusters")[0][0]
+    cluster = clusters[0]
     energy = np.array([0.375 * 2.0, 0.75 * 3.0, 0.75 * 4.0])
     assert cluster["energy"] == pytest.approx(energy.sum())
     assert cluster["position"]["x"] == pytest.approx(energy @ [1020.0, 1030.0, 1300.0] / energy.sum())
     assert (cluster["iTheta"], cluster["iPhi"]) == pytest.approx((np.pi / 2, 0.0))
     assert objects(file, "_PFlowClusters_subdetectorEnergies")[0][:3] == pytest.approx([3.0, 3.0, 0.0])
-    assert (cluster["hits_begin"], cluster["hits_end"]) == (0, 3)
-    assert (cluster["subdetectorEnergies_begin"], cluster["subdetectorEnergies_end"]) == (0, 3)
-
-
-def test_probabilities_are_parameters_with_names(source, reconstruct):
-    out, made, _ = reconstruct(source)
-    file = uproot.open(out)
+    assert ranges(clusters[:1], "hits") == ranges(clusters[:1], "subdetectorEnergies") == [(0, 3)]
     numbers = ak.concatenate([made.particles.scores, made.particles.existence[:, :, np.newaxis]], axis=2)
     assert objects(file, "_PFlowParticleID_parameters") == ak.flatten(numbers, axis=2).to_list()
     pid = objects(file, "PFlowParticleID")[0]
     assert [hypothesis["PDG"] for hypothesis in pid] == [111, 22, 11]
-    ranges = [(hypothesis["parameters_begin"], hypothesis["parameters_end"]) for hypothesis in pid]
-    assert ranges == [(0, 6), (6, 12), (12, 18)]
+    assert ranges(pid, "parameters") == [(0, 6), (6, 12), (12, 18)]
     references = [{"index": i, "collectionID": collection_id("PFlow")} for i in range(3)]
     assert objects(file, "_PFlowParticleID_particle")[0] == references
     texts = metadata(file, "String")
@@ -148,7 +136,7 @@ def metadata(file: Any, kind: str) -> dict[str, Any]:
     return dict(zip(keys, values, strict=True))
 
 
-def test_links_to_monte_carlo_particles_have_shares_of_the_energy(source, reconstruct):
+def test_links_to_monte_carlo_particles_are_by_energy_or_by_tracks(source, reconstruct):
     """Hit 1 of A1 (2 GeV) belongs to particles 1 and 2 by halves, and so do the true ones."""
     file = uproot.open(reconstruct(source, mc_links=True)[0])
     links = zip(
@@ -160,9 +148,6 @@ def test_links_to_monte_carlo_particles_have_shares_of_the_energy(source, recons
     energy = 1.0 + 3.0 + 4.0
     assert weights == pytest.approx([(0.5 + 3.0 + 4.0) / energy, 0.5 / energy, 0.5, 0.5])
     assert {link["collectionID"] for link in objects(file, "_PFlowMCParticleLinks_to")[0]} == {15}
-
-
-def test_particles_without_hits_are_linked_by_their_tracks(source, reconstruct):
     tracks_only = {"change": lambda made: dataclasses.replace(made, hit_links=made.hit_links[:, :0])}
     file = uproot.open(reconstruct(source, mc_links=True, **tracks_only)[0])
     assert objects(file, "PFlowMCParticleLinks") == [[{"weight": 1.0}], []]

@@ -60,18 +60,14 @@ def test_it_is_softmax_attention_with_a_bias_of_nearness(attention, inputs, by):
     torch.testing.assert_close(attention(x, **by(unit), mask=MASK)[seen], expected, rtol=1e-3, atol=1e-4)
 
 
-def test_directions_made_for_some_rows_at_a_time_change_nothing(attention, inputs, monkeypatch):
-    x, unit = inputs
-    expected = attention(x, **precise(unit), mask=MASK)[MASK]
-    monkeypatch.setattr(nearby, "MAX_PAIRS", 2 * B * H * S)
-    torch.testing.assert_close(attention(x, **precise(unit), mask=MASK)[MASK], expected)
-
-
-def test_one_event_in_the_order_of_its_directions_gives_the_same(attention, inputs):
+def test_some_rows_at_a_time_or_one_event_in_order_give_the_same(attention, inputs, monkeypatch):
     x, unit = inputs
     directions, order = Directions.of(unit[0])
     expected = attention(x[:1, order], **precise(unit[:1, order]))[0]
     torch.testing.assert_close(attention(x[0, order], directions=directions), expected)
+    expected = attention(x, **precise(unit), mask=MASK)[MASK]
+    monkeypatch.setattr(nearby, "MAX_PAIRS", 2 * B * H * S)
+    torch.testing.assert_close(attention(x, **precise(unit), mask=MASK)[MASK], expected)
 
 
 def test_under_autocast_directions_are_not_rounded(attention, inputs):

@@ -19,8 +19,10 @@ def test_an_event_that_does_not_end_is_flagged(model, batch):
     assert not model.decode(batch, max_particles=int(n.max())).truncated.any()
 
 
-def test_what_has_less_energy_than_any_target_is_no_particle(make_model, batch):
-    """Its hits stay assigned to it all the same, so that later particles stay as they are."""
+def test_particles_below_the_smallest_energy_are_none_and_three_end_an_event(make_model, batch):
+    """Its hits stay assigned to it all the same, so that later particles stay as they are. Without that an event whose
+    unassigned hits are all soft would be decoded to the maximum.
+    """
     complete = make_model().decode(batch, max_particles=8)
     energy = torch.exp(LN10 * (0.8 + 0.5 * complete.energy))
     below, above = energy[complete.mask].sort().values[2:4].tolist()
@@ -31,10 +33,6 @@ def test_what_has_less_energy_than_any_target_is_no_particle(make_model, batch):
     for name in ("energy", "pdg", "hit_fraction", "track_fraction"):
         torch.testing.assert_close(getattr(cut, name)[cut.mask], getattr(complete, name)[remaining], msg=name)
     assert not cut.truncated.any()
-
-
-def test_three_particles_below_the_smallest_energy_end_an_event(make_model, batch):
-    """Without that an event whose unassigned hits are all soft would be decoded to the maximum."""
     model = make_model(min_energy=1e9)
     with torch.no_grad():
         model.network.decoder.pointer.eos[-1].bias.sub_(20.0)

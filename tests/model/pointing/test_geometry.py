@@ -45,12 +45,9 @@ def test_a_track_of_unknown_position_is_far_along_its_direction(by_hand, source_
     assert frames[..., :3].tolist() == [[[0.0, 0.0, -UNKNOWN_ENTRY]]]
 
 
-def test_on_tokens_is_the_energy_weighted_mean(source):
+def test_means_on_tokens_and_cosines_also_under_autocast(source):
     values = torch.tensor([[[0.2, 0.7, 0.6, 0.9]]])
     torch.testing.assert_close(source.assigned(values), torch.tensor([[[0.7, (0.2 + 3 * 0.6) / 4, 0.9]]]))
-
-
-def test_cosines_between_a_token_and_all_items_also_under_autocast(source):
     expected = source.tokens.unit[0, 1] @ source.items.direction[0]
     with torch.autocast("cpu", dtype=torch.bfloat16):
         towards = cosines(source.tokens.unit[:, 1:2], source.items.direction)

@@ -59,16 +59,12 @@ def test_initially_fractions_are_those_of_the_first_stage(make_model, batch):
     torch.testing.assert_close(log_unassigned[e, i].exp(), rest / (strength.sum() + rest))
 
 
-def test_fractions_of_an_item_sum_to_one(model, batch):
+def test_particles_are_refined_in_no_order_and_fractions_sum_to_one(model, batch):
     decoded, source = first_stage(model, batch)
     refined = refine(model, decoded, source)
     for listed in (decoded.mask, torch.rand(decoded.mask.shape) < 0.5):
         total = dense(refined, listed).sum(1) + refined.assign(listed)[1].exp()
         torch.testing.assert_close(total, torch.ones_like(total))
-
-
-def test_all_particles_are_refined_together_in_no_order(model, batch):
-    decoded, source = first_stage(model, batch)
     order = torch.tensor([2, 0, 1])
     mixed = refine(model, DecodedParticles(*(part[:, order] for part in decoded)), source)
     ordered = refine(model, decoded, source)
@@ -130,26 +126,21 @@ def shared(particles, listed, existence, if_it_exists):
     return share_energy(type(particles)(*(part[:1] for part in particles)), *args)[0].exp()
 
 
-def test_the_plain_sum_of_the_list_is_the_energy_expected_of_all(three_particles):
+def test_the_list_sums_to_the_energy_expected_by_what_is_measured_worst(three_particles):
+    """The variance of the hadron is 64 times a photon's; 0.2 rad away it has exp(-4/3) of that weight. Of two photons
+    alike, beside the variance of the energy, 1%, a quarter of the energy squared.
+    """
     some = shared(three_particles, [True, False, True, True], [0.9, 0.4, 0.95, 1.0], [4.0, 2.0, 8.0, 5.0])
     expected = 0.9 * 4.0 + 0.4 * 2.0 + 0.95 * 8.0 + 5.0
     assert float(some[[0, 2, 3]].sum()) == pytest.approx(expected, rel=0.01)
     assert float(some[3]) == pytest.approx(5.0)  # a track is measured better than any sum
     certain = shared(three_particles, [True] * 4, [1.0] * 4, [4.0, 4.0, 8.0, 5.0])
     torch.testing.assert_close(certain, torch.tensor([4.0, 4.0, 8.0, 5.0]).double())
-
-
-def test_the_worst_measured_particle_nearby_takes_the_difference(three_particles):
-    """The variance of the hadron is 64 times a photon's; 0.2 rad away it has exp(-4/3) of that weight."""
     energy = shared(three_particles, [True] * 4, [1.0, 1.0, 1.0, 1.0], [5.0, 4.0, 8.0, 5.0])
     weight = 64.0 * math.exp(-0.2 / 0.15) / (64.0 * math.exp(-0.2 / 0.15) + 1.0 + math.exp(-0.01 / 0.15))
     assert float(energy[2]) == pytest.approx(8.0 + weight, rel=1e-3)
     less = shared(three_particles, [True] * 4, [1.0, 1.0, 1.0, 1.0], [1.0, 1.0, 0.5, 5.0])
     assert (less > 0).all()
-
-
-def test_a_particle_that_may_not_exist_takes_more_of_the_difference(three_particles):
-    """Of two photons alike, beside the variance of the energy, 1%, a quarter of the energy squared."""
     energy = shared(three_particles, [True, True, False, False], [1.0, 0.5, 0.0, 0.0], [6.0, 8.0, 1.0, 1.0])
     weight = 0.26 * math.exp(-0.01 / 0.15) / (0.26 * math.exp(-0.01 / 0.15) + 0.01)
     assert energy[:2].tolist() == pytest.approx([6.0 - 2.0 * weight, 4.0 + 2.0 * weight], rel=1e-4)

@@ -189,13 +189,17 @@ def test_all_weights_are_trained(make_model, batch, own, options):
     assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
 
 
-def test_a_network_may_read_hits_alone(make_model, batch):
+def test_a_network_reads_tracks_or_hits_alone(make_model, batch, model):
     readout = batch.readout
     none = {name: getattr(readout, name)[:, :0] for name in vars(readout) if name.startswith("track_")}
     hits = dataclasses.replace(batch, tracks=None, readout=dataclasses.replace(readout, **none))
     written = make_model(track_features=0).decode(hits)
     assert written.mask.any()
     assert written.track_fraction.shape == (*written.mask.shape, 0)
+    with pytest.raises(ValueError, match="tracks: the network reads them and the batch has none"):
+        model.generate(dataclasses.replace(batch, tracks=None))
+    with pytest.raises(ValueError, match="tracks: the network does not read them and the batch has some"):
+        make_model(track_features=0).generate(batch)
 
 
 @pytest.mark.parametrize(
@@ -213,13 +217,6 @@ def test_a_network_may_read_hits_alone(make_model, batch):
 def test_sizes_that_make_no_sense_are_errors(make_model, option, message):
     with pytest.raises(ValueError, match=message):
         make_model(**option)
-
-
-def test_a_batch_has_tracks_where_the_network_reads_them(model, make_model, batch):
-    with pytest.raises(ValueError, match="tracks: the network reads them and the batch has none"):
-        model.generate(dataclasses.replace(batch, tracks=None))
-    with pytest.raises(ValueError, match="tracks: the network does not read them and the batch has some"):
-        make_model(track_features=0).generate(batch)
 
 
 def test_all_ranks_go_on_from_the_same_particles(make_model):
@@ -273,16 +270,13 @@ def test_memorised_particles_are_decoded_and_no_more(make_model, events, collate
         assert all((off[name] < 0.5).float().mean() > 0.97 for name in ("hit_fraction", "track_fraction"))
 
 
-def test_a_particle_at_a_track_is_charged_before_any_training(make_model, batch):
+def test_the_prior_makes_particles_at_tracks_charged_and_leaves_others(make_model, batch):
     model = make_model(track_prior=True, parallel_tracks=True, initial=True)
     particles = model.decode(batch)
     charged = model.network.head.charged
     assert particles.by_track.sum() >= batch.readout.track_mask.sum()  # some tracks are a seed twice
     probability = particles.pdg_probability[particles.by_track][:, charged].sum(1)
     torch.testing.assert_close(probability, torch.full_like(probability, 0.9526), atol=1e-3, rtol=0)
-
-
-def test_the_prior_leaves_particles_that_begin_at_a_hit(make_model, batch):
     plain, model = make_model(), make_model(track_prior=True)
     missing = model.load_state_dict(plain.state_dict(), strict=False).missing_keys
     assert all("track_identity" in name for name in missing)
@@ -373,7 +367,7 @@ def test_the_loss_of_the_energy_is_a_likelihood_with_logarithmic_tails(losses, o
     assert loss == pytest.approx(expected + math.log(width), abs=1e-4)
 
 
-def test_the_direction_loss_of_two_angles_is_robust(losses):
+def test_losses_of_direction_and_incidence(losses):
     """With the smallest sigma that the head predicts, and opposite to the truth."""
     direction = (math.cos(0.02), 0.012 / 0.02 * math.sin(0.02), 0.016 / 0.02 * math.sin(0.02))
     loss = losses(direction=direction, log_widths=(0.0, math.log(0.01)))["direction"]
@@ -382,9 +376,6 @@ def test_the_direction_loss_of_two_angles_is_robust(losses):
     right, wrong = (losses(direction=(x, 0.0, 0.0), **sigma)["direction"] for x in (1.0, -1.0))
     assert right == pytest.approx(-19.0, abs=1e-3)
     assert (wrong - right) / 50 < 2.0
-
-
-def test_the_loss_of_the_incidence_is_relative_to_what_is_wanted(losses):
     cost = -(0.7 * math.log(0.6) + 0.3 * math.log(0.4))
     loss = losses(logit=math.log(0.6 / 0.4), wanted=0.7)["assignment"]
     assert loss == pytest.approx(2.0 * cost / (2.0 * 0.75))

@@ -176,7 +176,7 @@ def by_fingerprint(target, i):
     return sorted(rows)
 
 
-def test_reordering_keeps_particles_together_with_their_shares(batch, monkeypatch):
+def test_reordering_keeps_shares_and_without_noise_falls_in_energy(batch, monkeypatch):
     torch.manual_seed(1)
     monkeypatch.setattr(module, "ORDER_NOISE_STD", 10.0)
     mixed = reordered(batch.target, 0.0, energy_std=0.5)
@@ -186,9 +186,6 @@ def test_reordering_keeps_particles_together_with_their_shares(batch, monkeypatc
     assert not (has_track[:, 1:] & ~has_track[:, :-1]).any()  # those with a track come first
     for i in range(4):
         assert by_fingerprint(mixed, i) == by_fingerprint(batch.target, i)
-
-
-def test_without_noise_particles_are_in_the_order_of_falling_energy(batch, monkeypatch):
     monkeypatch.setattr(module, "ORDER_NOISE_STD", 0.0)
     target: Target = batch.target
     order = torch.tensor([[1, 0, 2, 3], [0, 1, 2, 3], [2, 3, 1, 0], [2, 1, 0, 3]])

@@ -38,8 +38,10 @@ def measure(copy, items, fraction):
     return 10 ** (MEAN + STD * energy.item()), direction[0, 0]
 
 
-def test_energy_is_the_sum_and_direction_is_between_two_barycentres(copy):
-    """Cells of 3 and 1 GeV, 20 mrad apart: log-weights 4 + ln 0.75 and 4 + ln 0.25; the mean counts 1 / (1 + e^3)."""
+def test_energy_and_direction_are_of_the_cells_and_tracks_assigned(copy):
+    """Cells of 3 and 1 GeV, 20 mrad apart: log-weights 4 + ln 0.75 and 4 + ln 0.25; the mean counts 1 / (1 + e^3).
+    Tracks of 2 and 6 GeV, 40 mrad apart, beside a cell elsewhere: the direction of the sum is 30 mrad.
+    """
     items = items_at(copy, [3.0, 1.0, 5.0], [[2000.0, 0, 0], [2000.0, 40.0, 0], [0, 2000.0, 0]], 3)
     energy, direction = measure(copy, items, [1.0, 1.0, 0.0])
     assert energy == pytest.approx(4.0, rel=1e-5)
@@ -47,10 +49,6 @@ def test_energy_is_the_sum_and_direction_is_between_two_barycentres(copy):
     log_weighted, mean = 0.02 * weights[1] / sum(weights), 0.02 * 0.25
     expected = log_weighted + (mean - log_weighted) / (1 + math.e**3)
     assert math.atan2(direction[1], direction[0]) == pytest.approx(expected, rel=1e-3)
-
-
-def test_the_momenta_of_tracks_count_where_they_are_assigned(copy):
-    """Tracks of 2 and 6 GeV, 40 mrad apart, beside a cell elsewhere: the direction of the sum is 30 mrad."""
     position = [[2000.0, 0, 0], [2000.0, 0, 0], [2000.0 * math.cos(0.04), 2000.0 * math.sin(0.04), 0]]
     items = items_at(copy, [8.0, 2.0, 6.0], position, 1)
     copy.first_weights.copy_(torch.tensor([0.0, 0.0, 30.0]))
@@ -58,9 +56,6 @@ def test_the_momenta_of_tracks_count_where_they_are_assigned(copy):
         energy, direction = measure(copy, items, fraction)
         assert energy == pytest.approx(8.0, rel=1e-5)
         assert math.atan2(direction[1], direction[0]) == pytest.approx(expected, abs=1e-4)
-
-
-def test_a_direction_is_towards_the_seed_where_nothing_is_assigned(copy):
     items = items_at(copy, [3.0, 1.0], [[0, 0, 2000.0], [0, 2000.0, 0]], 2)
     _, direction = measure(copy, items, [0.0, 0.0])
     torch.testing.assert_close(direction, torch.tensor([0.0, 0.0, 1.0]))

@@ -90,17 +90,13 @@ def test_a_batch_equals_its_events_one_by_one(variant, make_batch, make_model, w
 
 
 @pytest.mark.parametrize("special", SPECIAL)
-def test_eos_ends_at_once_and_is_no_particle(special, make_batch, make_model):
+def test_eos_ends_at_once_and_an_event_without_is_flagged_and_physical(special, make_batch, make_model):
     model = make_model(special=special)
     with torch.no_grad():
         end_bias(model)[EOS] = 1e4
     decoded = generate(model, make_batch([3, 5]), max_particles=4)
     assert decoded.mask.shape == (2, 0)
     assert not decoded.truncated.any()
-
-
-@pytest.mark.parametrize("special", SPECIAL)
-def test_an_event_without_an_end_is_flagged_and_physical(special, make_batch, make_model):
     model = make_model(special=special)
     with torch.no_grad():
         for name in ("charge", "pdg", *model.network.special.heads):
@@ -201,11 +197,13 @@ def test_uniform_classes_cost_the_logarithm_of_their_number(special, batch):
         assert losses[name].item() == pytest.approx(math.log(made[name].shape[-1]))
 
 
-def test_energy_and_direction_are_mean_square_errors(batch):
+def test_losses_are_mean_square_errors_and_their_weighted_sum(batch):
     """The chord of 0.3 rad squared is 2 - 2 cos 0.3, a mean over 3 components; two of three particles are off."""
     losses = make_loss()(prediction(), batch)
     assert losses["energy"].item() == pytest.approx((0.25 + 1.0 + 4.0) / 3)
     assert losses["direction"].item() == pytest.approx(2 * (2 - 2 * math.cos(ANGLE)) / 3 / 3, rel=1e-5)
+    losses = make_loss(charge=0.0, pdg=2.0, energy=0.5)(prediction(), batch)
+    torch.testing.assert_close(losses["total"], 2.0 * losses["pdg"] + 0.5 * losses["energy"] + losses["direction"])
 
 
 @pytest.mark.parametrize("special", SPECIAL)
@@ -224,11 +222,6 @@ def test_padding_has_no_gradient_and_does_not_dilute(special, batch):
 
     more = dataclasses.replace(batch, target=batch.target._with(longer))
     torch.testing.assert_close(loss({name: longer(value, 3.0) for name, value in made.items()}, more), losses)
-
-
-def test_total_is_the_weighted_sum(batch):
-    losses = make_loss(charge=0.0, pdg=2.0, energy=0.5)(prediction(), batch)
-    torch.testing.assert_close(losses["total"], 2.0 * losses["pdg"] + 0.5 * losses["energy"] + losses["direction"])
 
 
 @pytest.mark.parametrize("weights", [{"mass": 1.0}, {"kind": 1.0}, {"pdg": -1.0}, {"pdg": math.nan}])

@@ -60,16 +60,14 @@ def test_labels():
     }
 
 
-def test_flags_ends_where_the_charge_head_says_eos():
-    """Event 0: eos is the best. Event 1: charge 1 (class 4), though pad and bos are better still, and the PDG's eos."""
+def test_the_head_of_the_charge_or_kind_ends_a_sequence():
+    """Event 0: eos is the best. Event 1: charge 1 (class 4), though pad and bos are better still, and the PDG's eos.
+    Event 0: eos beats sample, though pad and bos are better. Event 1: sample; special class 0 is never chosen.
+    """
     charge, pdg = [[0, 0, 5, 1, 2, 3], [9, 9, 0, 1, 2, 1]], [[0, 0, 0, 1, 0], [9, 9, 9, 1, 2]]
     choice = choose(FLAGS, charge=charge, pdg=pdg)
     assert choice.ended.tolist() == [True, False]
     assert (choice.charge[1], choice.pdg[1]) == (1, 1)
-
-
-def test_kind_head_alone_ends_a_sequence():
-    """Event 0: eos beats sample, though pad and bos are better. Event 1: sample; special class 0 is never chosen."""
     choice = choose(KIND, kind=[[9, 9, 2, 1], [9, 9, 1, 2]], charge=[[9, 0, 1, 0]] * 2, pdg=[[9, 3, 1]] * 2)
     assert choice.ended.tolist() == [True, False]
     assert (choice.charge[1], choice.pdg[1]) == (1, 0)
