@@ -124,13 +124,15 @@ def assert_same_tracks(events, expected):
 
 
 @pytest.mark.parametrize(
-    ("field", "text"), [(2.1, "2 T would fit"), (1.0, "2 T would fit"), (-2.0, "the helix from the IP leads")]
+    ("field", "text"),
+    [*((field, "2 T would fit") for field in (2.1, 1.0, 4.0)), (-2.0, "the helix from the IP leads")],
 )
 def test_another_field(cld_path, field, text):
     detector = dataclasses.replace(load_detector("cld"), b_field=field)
     without, with_truth, _ = said(cld_path, detector=detector)
     assert text in with_truth
     assert "would fit" not in without
+    assert (f"look at the field, {field:g} T" in without) == (field in (1.0, 4.0)), "without truth by a factor of two"
 
 
 def test_masses_in_mev_give_a_warning(rewrite, cld_path):
