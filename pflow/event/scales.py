@@ -53,10 +53,10 @@ OPENING = 0.98  # quantile of the opening angles of training events; few of thes
 class SampleScales:
     """Typical energies, sizes and curvatures of a sample; None where it holds too few tracks.
 
-    `max_energy`: largest energy of an event in hits, GeV;
-    `max_hits`: largest number of hits of an event; `opening`: quantile `OPENING` (in 0.3 median) of the opening angle
-    of an event's energy, rad, whose cosine is |sum of E n| / sum of E over hits of energy E in the direction n from the
-    origin; `b_field`: field that relates the tracks' curvature to their momentum, T; `trails`: values of `TRAILS`.
+    `max_energy`: largest energy of an event in hits, GeV; `max_hits`: largest number of hits of an event; `opening`:
+    quantile `OPENING` (in 0.3 median) of the opening angle of an event's energy, rad, whose cosine is |sum of E n| /
+    sum of E over hits of energy E in the direction n from the origin; `b_field`: field that relates the tracks'
+    curvature to their momentum, T; `trails`: values of `TRAILS`.
 
     A model for any detector has no scales that differ between detectors. It has the names of the `detectors` of its
     training, and the smallest and largest value of their `measures` (`pflow.physics.geometry.measures`).
@@ -79,8 +79,8 @@ class Scales:
 
     `tables`, by name: ``events``, some of their ``hits``, their ``tracks``, ``trails`` (of tracks above `MIN_MOMENTUM`)
     and ``stubs`` (of charged particles that enter the ECAL). A table holds the entries that are multiples of its number
-    in `steps`. `n_events`: number of all entries. `detectors` and
-    `paths`: of the chunks, without repetition; the column ``file`` is an index into `paths`.
+    in `steps`. `n_events`: number of all entries. `detectors` and `paths`: of the chunks, without repetition; the
+    column ``file`` is an index into `paths`.
     """
 
     detectors: tuple[Detector, ...] = ()

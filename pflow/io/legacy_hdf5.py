@@ -11,8 +11,8 @@ form as JSON and the length in the group's attributes, the buffers as datasets. 
 The columns follow the data loader of the paper's code. A hit has charge and momentum 0. A track has energy 0; x,
 y, z are where it enters the calorimeter, and px, py, pz its momentum there. ``hitid`` counts hits from 1 and is not
 positive for tracks. ``mcid`` is the number of the particle within its event, negative for none; each of its rows
-repeats its ``pdg`` to ``status``.
-``status`` is the simulator's, not the generator's, so of the truth rules only ``calo`` (the paper's) fits these files.
+repeats its ``pdg`` to ``status``. ``status`` is the simulator's, not the generator's, so of the truth rules only
+``calo`` (the paper's) fits these files.
 """
 
 from __future__ import annotations
