@@ -221,7 +221,7 @@ def scan(
             some = [task for task in missing if task.worker is used]
             for task, measured in _measured(some, used, rules, cluster=cluster, oracle=oracle, show=show):
                 results[task.point.name] = measured
-                _save(task, measured)  # at once: a scan that is interrupted goes on behind this point
+                _save(task, measured)  # at once: an interrupted scan is resumed behind this point
     inputs = [described for sample in samples.values() for described in sample.inputs]
     names = ", ".join(of_sample.name for of_sample in detectors.values())
     used = workers[""]

@@ -62,7 +62,7 @@ class LegacyReader:
         subdetectors(none := np.zeros(0), none, none, self.detector)  # refuses a detector that cannot tell them
         if not Path(path).exists():
             raise InputError("no such file", file=path)
-        with ExitStack() as stack:  # closes the file, of which nobody else knows yet, whatever stops this, Ctrl-C too
+        with ExitStack() as stack:  # closes the file after any error here, Ctrl-C too
             with reading("expected an HDF5 file of the first paper, cannot open it", file=path):
                 file = stack.enter_context(h5py.File(path, "r"))
             self._features = _Table(file, "feature", FEATURES, self.path)
