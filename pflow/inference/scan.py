@@ -114,6 +114,10 @@ def scan(
         Truth rule and smallest energy of a target, GeV; None: as the model was trained.
     entries
         Largest number of entries of each file. None: all.
+    on_error, max_hits, batch_size, device
+        As of `pflow.reconstruct`.
+    chunk_size
+        Events of files in memory at once.
     oracle, null_test
         Whether to evaluate the oracle (perfect pattern recognition) at each point; whether to make the null test, the
         first sample with all lengths scaled.
