@@ -307,7 +307,7 @@ def load_weights(reconstructor: Reconstructor, checkpoint: Checkpoint, *, assign
 def read_checkpoint(source: str | Path) -> Checkpoint:
     """Read a trained model, weights and plain data only: nothing in it is run.
 
-    A file goes before a name and a name before a folder, which ``./NAME`` tells apart. Raises the InputErrors of
+    Lookup order: file, built-in name, folder; ``./NAME`` is always a file or folder. Raises the InputErrors of
     `load_model`; a weight that is not a finite number is damaged.
     """
     if (folder := model_folder(source)) is not None:

@@ -179,7 +179,7 @@ _SHORT = {"output": "-o", "quiet": "-q", "verbose": "-v"}
 def add_option(parser: argparse._ActionsContainer, name: str, *, otherwise: str = "", **settings: Any) -> None:
     """Declare an option of `OPTIONS` in a parser or group; `settings` override the table's.
 
-    With `otherwise` it may be left out and is then None, of which the help says this.
+    With `otherwise` it may be left out; it is then None, and the help gives `otherwise` as the default.
     """
     declared = dict(OPTIONS[name])
     if otherwise:

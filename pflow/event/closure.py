@@ -70,18 +70,19 @@ class TrackDeposits:
     and `ALONE`, in an HCAL and elsewhere; `separation` [track], angle to the nearest entry of these tracks, rad, pi
     without one; energies are 0 where it is below `ALONE`.
 
-    `stubs`: columns for `Scales` of charged particles that enter the ECAL, known by their hits alone: on a line
-    from the IP they have a hit in every one of the first layers and at most one more; photons convert later, and leave
-    many. ``lost``: whether no track enters within `APART`; NaN in events with few tracks, where most may be secondary
-    particles of a neutral one.
-    `trails`: columns for `Scales`, lengths in cells, NaN where one does not apply: entry (``x``, ``y``, ``z``);
+    `stubs`: columns for `pflow.event.scales.Scales` of charged particles that enter the ECAL, known by their hits
+    alone: on a line from the IP they have a hit in every one of the first layers and at most one more; photons convert
+    later, and leave many. ``lost``: whether no track enters within `APART`; NaN in events with few tracks, where most
+    may be secondary particles of a neutral one.
+
+    `trails`: columns for the same, lengths in cells, NaN where one does not apply: entry (``x``, ``y``, ``z``);
     ``trail``, whether there is one in the ECAL; ``layers``, the share of the first ones that have hits of it; median
     distance of the hits from the line (``ecal_azimuth``, ``ecal_polar``); median energy of these hits at normal
     incidence (``ecal_cell``); the same of the HCAL (``behind``: whether there are hits); ``helix``, whether the helix
     from the IP leads to ``calo_position``; ``momentum``, relative error of momentum and field by the place of the
     trail; ``opposite``, whether it is that of the other charge; ``response``, energy in `NARROW` over momentum of
-    hadrons; ``twice``, whether another track enters there;
-    ``own``, share of the hits that are linked to the track's particle.
+    hadrons; ``twice``, whether another track enters there; ``own``, share of the hits that are linked to the track's
+    particle.
     """
 
     momentum: Floats

@@ -31,8 +31,8 @@ CHARGE_ROUNDING = 0.01  # largest difference, e, of a charge from the PDG's that
 
 MAX_ROWS = 100_000  # of a table; more are thinned evenly
 MAX_HITS = 10_000  # of a chunk, from all its events, that are compared one by one with their calorimeter's description
-ONE_IN = 16  # one cell of so many is looked at for a second hit,
-OFF_GRID = 0.29  # and a shift of them, in quarters of a cell: places of cells may end in halves
+ONE_IN = 16  # of so many cells, one is checked for a second hit
+OFF_GRID = 0.29  # shift of positions before rounding, in quarters of a cell: cell centres may end in halves
 
 REACH = 1.1  # largest plausible ratio of the radius of a state to the diameter of the track's circle
 MIN_LINKED = 20  # fewest hits of an event in a calorimeter whose links are looked at
@@ -53,10 +53,10 @@ OPENING = 0.98  # quantile of the opening angles of training events; few of thes
 class SampleScales:
     """Typical energies, sizes and curvatures of a sample; None where it holds too few tracks.
 
-    `max_energy`: largest energy of an event in hits, GeV;
-    `max_hits`: largest number of hits of an event; `opening`: quantile `OPENING` (in 0.3 median) of the opening angle
-    of an event's energy, rad, whose cosine is |sum of E n| / sum of E over hits of energy E in the direction n from the
-    origin; `b_field`: field that relates the tracks' curvature to their momentum, T; `trails`: values of `TRAILS`.
+    `max_energy`: largest energy of an event in hits, GeV; `max_hits`: largest number of hits of an event; `opening`:
+    quantile `OPENING` (in 0.3 median) of the opening angle of an event's energy, rad, whose cosine is |sum of E n| /
+    sum of E over hits of energy E in the direction n from the origin; `b_field`: field that relates the tracks'
+    curvature to their momentum, T; `trails`: values of `TRAILS`.
 
     A model for any detector has no scales that differ between detectors. It has the names of the `detectors` of its
     training, and the smallest and largest value of their `measures` (`pflow.physics.geometry.measures`).
@@ -79,8 +79,8 @@ class Scales:
 
     `tables`, by name: ``events``, some of their ``hits``, their ``tracks``, ``trails`` (of tracks above `MIN_MOMENTUM`)
     and ``stubs`` (of charged particles that enter the ECAL). A table holds the entries that are multiples of its number
-    in `steps`. `n_events`: number of all entries. `detectors` and
-    `paths`: of the chunks, without repetition; the column ``file`` is an index into `paths`.
+    in `steps`. `n_events`: number of all entries. `detectors` and `paths`: of the chunks, without repetition; the
+    column ``file`` is an index into `paths`.
     """
 
     detectors: tuple[Detector, ...] = ()
@@ -300,8 +300,8 @@ def _of_cells(events: Events) -> dict[str, npt.NDArray[Any]]:
         code = code * 1_000_003 + np.rint(place).astype(np.int64)
     # Cells are chosen by a hash of their places, so that all hits of one are looked at or none.
     code = (code ^ (code >> 29)) * 0x3F58476D1CE4E5B9
-    looked = (code >> 32) % ONE_IN == 0
-    chosen = np.flatnonzero(looked & (hits["energy"] > 0) & (kind_index(detector)[number] <= HCAL))
+    looked_at = (code >> 32) % ONE_IN == 0
+    chosen = np.flatnonzero(looked_at & (hits["energy"] > 0) & (kind_index(detector)[number] <= HCAL))
     # With the event added, hits of two events in the same cell are not taken for two hits of one.
     code = code[chosen] + jagged.event_index(jagged.count(events.hits))[chosen]
     _, cell, n_hits = np.unique(code, return_inverse=True, return_counts=True)

@@ -129,6 +129,10 @@ def select_targets(
 
     Parameters
     ----------
+    events
+        Events with truth and links from hits to it.
+    rule
+        ``stable``, ``entering`` or ``calo`` (`pflow.event.truth` defines them).
     e_min
         Energy that a target must exceed, GeV.
     use_tracks

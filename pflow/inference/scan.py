@@ -114,6 +114,10 @@ def scan(
         Truth rule and smallest energy of a target, GeV; None: as the model was trained.
     entries
         Largest number of entries of each file. None: all.
+    on_error, max_hits, batch_size, device
+        As of `pflow.reconstruct`.
+    chunk_size
+        Events of files in memory at once.
     oracle, null_test
         Whether to evaluate the oracle (perfect pattern recognition) at each point; whether to make the null test, the
         first sample with all lengths scaled.
@@ -221,7 +225,7 @@ def scan(
             some = [task for task in missing if task.worker is used]
             for task, measured in _measured(some, used, rules, cluster=cluster, oracle=oracle, show=show):
                 results[task.point.name] = measured
-                _save(task, measured)  # at once: a scan that is interrupted goes on behind this point
+                _save(task, measured)  # at once: an interrupted scan is resumed behind this point
     inputs = [described for sample in samples.values() for described in sample.inputs]
     names = ", ".join(of_sample.name for of_sample in detectors.values())
     used = workers[""]

@@ -89,9 +89,9 @@ def inspect_file(
 ) -> FileContent:
     """Summarise the first `max_entries` entries of a file.
 
-    `sample_of`: what a model of the file's detector was trained on, for the checks.
-    Entries that cannot be used count as empty. A podio file that no built-in detector fits is summarised by its
-    collections, a ROOT file whose events cannot be read by its trees. Errors in opening it are raised.
+    `sample_of`: what a model of the file's detector was trained on, for the checks. Entries that cannot be used count
+    as empty. A podio file that no built-in detector fits is summarised by its collections, a ROOT file whose events
+    cannot be read by its trees. Errors in opening it are raised.
     """
     try:
         try:

@@ -11,8 +11,8 @@ form as JSON and the length in the group's attributes, the buffers as datasets. 
 The columns follow the data loader of the paper's code. A hit has charge and momentum 0. A track has energy 0; x,
 y, z are where it enters the calorimeter, and px, py, pz its momentum there. ``hitid`` counts hits from 1 and is not
 positive for tracks. ``mcid`` is the number of the particle within its event, negative for none; each of its rows
-repeats its ``pdg`` to ``status``.
-``status`` is the simulator's, not the generator's, so of the truth rules only ``calo`` (the paper's) fits these files.
+repeats its ``pdg`` to ``status``. ``status`` is the simulator's, not the generator's, so of the truth rules only
+``calo`` (the paper's) fits these files.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class LegacyReader:
         subdetectors(none := np.zeros(0), none, none, self.detector)  # refuses a detector that cannot tell them
         if not Path(path).exists():
             raise InputError("no such file", file=path)
-        with ExitStack() as stack:  # closes the file, of which nobody else knows yet, whatever stops this, Ctrl-C too
+        with ExitStack() as stack:  # closes the file after any error here, Ctrl-C too
             with reading("expected an HDF5 file of the first paper, cannot open it", file=path):
                 file = stack.enter_context(h5py.File(path, "r"))
             self._features = _Table(file, "feature", FEATURES, self.path)

@@ -184,7 +184,7 @@ class EventFile:
     expected
         Targets and training sample that events are checked against; None: no checks.
     scales
-        Scales of the events read so far, with truth and without (`pflow.event.checks`).
+        Scales of the events read so far, with truth and without (`pflow.event.scales`).
     said
         Names of the checks that a warning has reported.
     """

@@ -166,8 +166,8 @@ class RecoWriter(OutputWriter):
 
     Parameters
     ----------
-    format
-        ``ttree`` or ``rntuple``.
+    path, format
+        The file, and its format, ``ttree`` or ``rntuple``.
     provenance
         Where the particles come from; plain data, as JSON can hold. ``flagged``, the number of events with each flag,
         is added where there are any.

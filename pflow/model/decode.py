@@ -91,7 +91,7 @@ def decode(decoder: Decoder, *, batch: int, max_particles: int | Tensor, device:
     rows = torch.arange(batch, device=device)  # the event of each row of the shrinking batch
     truncated = torch.zeros(batch, dtype=torch.bool, device=device)
     limits = torch.as_tensor(max_particles, device=device).expand(batch)
-    # To read the limits a GPU would be waited for: there they are compared from the first step on.
+    # Reading the limits would synchronise with a GPU: there they are compared from the first step on.
     smallest = int(limits.min()) if batch and device.type == "cpu" else 0  # from there on limits are looked at
     steps: list[tuple[Tensor, dict[str, Tensor]]] = []
     for position in itertools.count():

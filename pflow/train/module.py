@@ -219,7 +219,7 @@ class ParticleFlow(pl.LightningModule):  # type: ignore[misc]
         return module
 
     def setup(self, stage: str) -> None:
-        """A ConfigError for a precision that is none of `PRECISIONS`."""
+        """Refuse a precision that is not among `PRECISIONS`, with a ConfigError."""
         if self.trainer.precision not in PRECISIONS:
             raise ConfigError(
                 f"trainer.precision: with {self.trainer.precision} positions and directions of hits would not be in "

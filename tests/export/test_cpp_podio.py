@@ -83,8 +83,8 @@ def job(library, exported):
 
 
 @pytest.fixture(scope="session")
-def source(sample_dir):
-    return sample_dir / "cld_zqq_small_rntuple.edm4hep.root"
+def source(cld_rntuple_path):
+    return cld_rntuple_path
 
 
 @pytest.fixture(scope="session")

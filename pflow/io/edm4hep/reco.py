@@ -36,8 +36,8 @@ and calorimeter hits is not among them: a file with one cannot be opened.
 
 Parameters of a frame: ``PFlow_flags`` (`pflow.event.events.Flag`), ``PFlow_hitOffsets`` (where the hits of each input
 collection begin in the list of all hits), ``PFlow_unusedTracks`` (tracks of the input that were left out). Parameters
-of the file: names of the parameters of ``PFlowParticleID``, of
-the subdetectors of ``PFlowClusters`` and of the collections of the hits.
+of the file: names of the parameters of ``PFlowParticleID``, of the subdetectors of ``PFlowClusters`` and of the
+collections of the hits.
 """
 
 from __future__ import annotations

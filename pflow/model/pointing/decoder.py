@@ -73,7 +73,7 @@ class PairList(NamedTuple):
 
     @classmethod
     def where(cls, selected: Tensor, size: int | None = None) -> PairList:
-        """The pairs that `selected`, bool [B, T, M], selects; `size`: their number, for which a GPU is not waited."""
+        """The pairs that `selected`, bool [B, T, M], selects; `size`, their number, avoids a GPU synchronisation."""
         batch, steps, n_items = selected.shape
         if size is None:
             event, step, item = selected.nonzero(as_tuple=True)
