@@ -89,7 +89,7 @@ DEFINITIONS = {
     "jet_energy.*.scale_endcap": "that scale for |cos theta| >= 0.7",
     "jet_energy.*.binned.*": "the same in bins of |cos theta|",
     "taus.mode_right": "taus whose reconstructed charged particles and photons are of their decay mode / taus",
-    "hadronic_mass.*.median_gev": "median mass of the two jets of a hadronic Z, W or H (Durham, no leptons)",
+    "hadronic_mass.*.median_gev": "median mass of the two jets of a hadronic Z, W or H (Durham, no leptons); 0 without",
     "hadronic_mass.*.response_median": "median of that mass / the mass of the boson's targets",
     "hadronic_mass.*.resolution_68": "half the narrowest interval with 68.3% of that ratio",
     "hadronic_mass.*.resolution_68_over_median": "that resolution_68 / response_median",
@@ -161,6 +161,7 @@ TABLE_ROWS = {
     "hadronic_mass.H.resolution_68_over_median": "H -> jets, mass res./resp.",
     "track_momentum.in_neutral": "track momentum in neutrals",
     "track_momentum.in_none": "track momentum in none",
+    "jets.durham_2.efficiency": "Durham jets, efficiency",
     "jets.durham_2.response_median": "Durham jets, response",
     "jets.durham_2.iqr_over_median": "Durham jets, IQR/response",
     "jets.durham_2.q68_deg": "Durham jets, 68%",
@@ -459,13 +460,17 @@ def number_text(number: Number, *, sign: bool = False) -> str:
 
 
 def summary(result: EvaluationResult) -> str:
-    """Number of events, and of events with a flag."""
+    """Number of events, of events with a flag, and of an algorithm that not all have."""
     numbers = {
         "of them left out (bad input)": result.n_bad_input,
         "stopped at the maximum number of particles": result.n_max_particles,
         "with tracks made from Monte Carlo particles": result.n_truth_tracks,
     }
     texts = [f"{result.n_events} events", *(f"{n} {text}" for text, n in numbers.items() if n)]
+    # Of a reference that some files lack: its numbers are of other events than those beside them.
+    n_used = result.n_events - result.n_bad_input
+    parts = {result.titles[name]: n for name, tree in result.algorithms.items() if (n := tree["n_events"]) != n_used}
+    texts += [f"{title} in {n} of them alone (not the same events: no differences)" for title, n in parts.items()]
     return ", ".join([*texts, *filter(None, (result.sample, result.detector, result.energy))])
 
 
