@@ -484,10 +484,8 @@ def _warn_of(total: Evaluation, file: str) -> None:
     for name, metrics in total.algorithms.items():
         n = len(metrics.particles.reco["energy"])
         if metrics.n_spacelike > MAX_SPACELIKE * n:
-            text = (
-                f"{metrics.n_spacelike} of {n} particles have more momentum than energy, which spoils masses and jets"
-            )
-            warn(f"{total.titles[name]}: {text}: are both in GeV, and of the same calibration?", ImplausibleWarning)
+            text = f"{metrics.n_spacelike} of {n} particles have more momentum than energy: are both in GeV, and of "
+            warn(f"{total.titles[name]}: {text}one calibration? Masses and jets are wrong", ImplausibleWarning)
 
 
 def _mark_of(events: Events) -> Floats:

@@ -338,8 +338,8 @@ class BosonMetrics(Metrics):
     """Mass of the two jets of a hadronic Z, W or H, reconstructed over true (of the boson's targets).
 
     In events with one or two such bosons, particles matched to a target of no boson, such as leptons, are removed, and
-    the rest is clustered into two jets per boson (Durham). Each boson gets the pair of jets nearest in angle; with fewer
-    particles than jets a mass of 0.
+    the rest is clustered into two jets per boson (Durham). Each boson gets the pair of jets nearest in angle; without
+    enough particles its mass is 0.
     """
 
     def update(self, bosons: Decays, reco: ParticleTable, matches: Matches) -> None:

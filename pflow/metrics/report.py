@@ -469,8 +469,9 @@ def summary(result: EvaluationResult) -> str:
     texts = [f"{result.n_events} events", *(f"{n} {text}" for text, n in numbers.items() if n)]
     # Of a reference that some files lack: its numbers are of other events than those beside them.
     n_used = result.n_events - result.n_bad_input
-    parts = {result.titles[name]: n for name, tree in result.algorithms.items() if (n := tree["n_events"]) != n_used}
-    texts += [f"{title} in {n} of them alone (not the same events: no differences)" for title, n in parts.items()]
+    for name, tree in result.algorithms.items():
+        if (n := tree["n_events"]) != n_used:
+            texts.append(f"{result.titles.get(name, name)} in {n} of them alone (not the same events: no differences)")
     return ", ".join([*texts, *filter(None, (result.sample, result.detector, result.energy))])
 
 

@@ -148,7 +148,7 @@ def test_a_particle_without_direction_has_no_match(make_records, make_events):
 
 def test_events_that_are_there_twice_are_said(events, pandora):
     twice = np.repeat(np.arange(len(events)), 2)
-    with pytest.warns(ImplausibleWarning, match=r"multi_test_small.root: 25 events have the hits of another one"):
+    with pytest.warns(ImplausibleWarning, match=r"gammasep_test_small.root: 25 events have the hits of another one"):
         pflow.evaluate(pandora[twice], events[twice], oracle=False)
 
 
