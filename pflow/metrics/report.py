@@ -27,6 +27,9 @@ from pflow.show import html_table
 REFERENCE = "reference"
 """Name in the results of the algorithm whose particles are in the truth file (`Events.reference`)."""
 
+BY_TRACK_LINKS = "track_momentum.in_none"
+"""Key with another definition for an algorithm without links from tracks: no differences between the two."""
+
 SCHEMA = "pflow-metrics-5"
 """Changes when a key is renamed, removed or redefined, not when one is added."""
 
@@ -292,11 +295,18 @@ def paired(first: Tree, second: Tree, by: Callable[[Number, Number], Number] = d
             f"numbers of {first['n_events']} and of {second['n_events']} events are not of the same events"
         )
     others = dict(leaves(second))
+    if _without_track_links(first) != _without_track_links(second):
+        others.pop(BY_TRACK_LINKS, None)
     return {
         key: by(number, others[key])
         for key, number in leaves(first)
         if isinstance(number, Number) and isinstance(others.get(key), Number)
     }
+
+
+def _without_track_links(tree: Tree) -> bool:
+    # What is in neutral particles is then unknown, as it is without tracks.
+    return math.isnan(tree.get("track_momentum", {}).get("in_neutral", Number.undefined()).value)
 
 
 def document(result: EvaluationResult, *, inputs: Mapping[str, Any] | None = None) -> dict[str, Any]:
@@ -483,6 +493,9 @@ def method(result: EvaluationResult) -> str:
         f" {result.titles.get(name, name)} assigns no hits and is matched by another rule: {definition}."
         for name, definition in result.matched_otherwise.items()
     )
+    unlinked = [result.titles.get(name, name) for name, tree in result.algorithms.items() if _without_track_links(tree)]
+    if 0 < len(unlinked) < len(result.algorithms):
+        otherwise += f" Tracks in none, of {', '.join(unlinked)} without links from tracks: in no charged particle."
     with_jets = any("jets" in tree for tree in result.algorithms.values())
     jets = "" if with_jets else " Jets are left out: fastjet is not installed (pip install 'pflow[jets]')."
     jet_energy = ""

@@ -20,7 +20,7 @@ from pflow.io.particles_root import NOTE, RecoWriter, read_provenance
 from pflow.io.root import write_note
 from pflow.metrics.evaluation import Evaluation, check_input, check_order, truth_settings, visible_truth
 from pflow.metrics.match import HitMatching, Matching
-from pflow.metrics.report import EvaluationSettings, document, summary
+from pflow.metrics.report import EvaluationSettings, document, method, paired, summary
 from pflow.metrics.stats import Number, Series, leaves
 
 
@@ -166,6 +166,19 @@ def test_a_reference_of_some_events_is_said_to_be_of_these(make_records, make_ev
     assert summary(evaluation.result()).startswith("3 events, truth.root")
     evaluation.update(events[3:], {"PFlow": reco[3:]})
     assert summary(evaluation.result()).startswith("4 events, Classic in 3 of them alone (not the same events")
+
+
+def test_links_from_tracks_alone_make_no_difference(sample_dir):
+    """The momentum of tracks in no particle has another definition without links."""
+    events = pflow.read_events(sample_dir / "multi_test_small.root")
+    reco = pflow.reconstruct(events, "general")
+    bare = dataclasses.replace(reco, track_links=None)
+    result = evaluate(events, reco, compare={"bare": bare})
+    linked, without = (result.algorithms[name]["track_momentum"]["in_none"].value for name in ("PFlow", "bare"))
+    change = paired(result.algorithms["PFlow"], result.algorithms["bare"])
+    assert linked != without
+    assert not any(number.value for number in change.values() if np.isfinite(number.value))
+    assert "Tracks in none, of bare, pandora without links from tracks" in method(result)
 
 
 @pytest.mark.parametrize("settings", [{"rule": "best"}, {"e_min": -1.0}])
