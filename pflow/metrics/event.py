@@ -357,7 +357,7 @@ class BosonMetrics(Metrics):
             momenta = np.column_stack([jets.momentum, jets.energy])
             for event in np.flatnonzero(n_bosons == n).tolist():
                 of_event = slice(first[event], first[event] + n)
-                mass, true_mass = np.zeros(n), masses(bosons.momentum[of_event])
+                mass, true_mass = masses(np.zeros((n, 4))), masses(bosons.momentum[of_event])
                 # Too few particles for the jets: left out, the events that an algorithm loses would flatter it.
                 if jets.counts[event] == 2 * n:
                     of_jets = momenta[jets.offsets[event] : jets.offsets[event + 1]]
