@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pflow.checkpoint import TrainedModel
-from pflow.errors import ConfigError, check_choice
+from pflow.errors import ConfigError, InputError, check_choice
 from pflow.event import jagged
 from pflow.event.checks import Expected
 from pflow.event.events import Flag, without_refused
@@ -131,6 +131,12 @@ def calibrate(
                 particles[number].update(truth, reco, matches, close)
                 fit.update(truth, reco, finite.particles, matches, generated.by_track)
                 counts[number].update(truth, reco)
+    for path, of_file in zip(inputs, trials[0][2], strict=True):
+        # Its efficiency would be NaN, and so all scores, of which `best` would take the first.
+        if not len(of_file.truth["energy"]):
+            raise InputError(
+                "no true particle is a target under the model's truth rule: leave this file out", file=path
+            )
     reference = _scores(references)["efficiency"]
     calibrated = []
     for decoding, fit, particles, counts in trials:

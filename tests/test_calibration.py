@@ -1,3 +1,4 @@
+import dataclasses
 import itertools
 import math
 
@@ -7,7 +8,7 @@ import pytest
 
 from pflow.calibration import Calibrated, CalibrationFit, best, calibrate, decoding_grid, fit_curve, fit_response
 from pflow.checkpoint import load_model
-from pflow.errors import ConfigError
+from pflow.errors import ConfigError, InputError
 from pflow.event import jagged
 from pflow.event.events import Events, Reconstruction
 from pflow.event.schema import make_particles
@@ -157,3 +158,14 @@ def test_general_is_calibrated_in_the_geometry_of_the_files(sample_dir, tmp_path
         for detector in ("cld", None)
     )
     assert named == known
+
+
+@pytest.mark.filterwarnings("ignore::pflow.event.events.ImplausibleWarning")
+def test_a_file_without_targets_is_refused(events, tmp_path):
+    """Its efficiency would be NaN, and the first configuration the best of all."""
+    truth = jagged.replaced(events.truth, {"pdg": np.full(len(ak.flatten(events.truth.pdg)), 12)})
+    write_events(tmp_path / "neutrinos.root", dataclasses.replace(events, truth=truth)[:2])
+    write_events(tmp_path / "photons.root", events[:2])
+    files, model = [tmp_path / "photons.root", tmp_path / "neutrinos.root"], load_model("general")
+    with pytest.raises(InputError, match=r"neutrinos\.root: no true particle is a target"):
+        calibrate(model, files, [model.reconstructor.decoding], device="cpu")

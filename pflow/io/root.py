@@ -101,12 +101,14 @@ def first_bytes(path: str | PathLike[str]) -> bytes:
 
 
 def file_uuid(path: str | PathLike[str]) -> str:
-    """UUID of a ROOT file; "" for a file of another kind."""
+    """UUID of a ROOT file; "" for a file of another kind, or a truncated one."""
     # A file on a server has no first bytes here: uproot has to open it.
     if (head := first_bytes(path)) and not head.startswith(ROOT_SIGNATURE):
         return ""
-    with open_root(path) as directory:
+    # Reading the file says what is wrong, where a list of files may go on without it.
+    with suppress(InputError), open_root(path) as directory:
         return str(directory.file.uuid)
+    return ""
 
 
 def tree_names(directory: Any) -> list[str]:

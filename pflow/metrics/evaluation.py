@@ -16,6 +16,7 @@ import numpy as np
 
 from pflow.config import from_plain
 from pflow.errors import ConfigError, InputError, check_choice, check_fields, check_type, warn
+from pflow.event import jagged
 from pflow.event.checks import Expected
 from pflow.event.events import (
     Events,
@@ -54,6 +55,13 @@ WITHOUT_HITS = Matching()
 """Matching of an algorithm without links from hits, if the algorithm under evaluation is matched by hits."""
 
 
+MAX_SPACELIKE = 0.1
+"""Largest fraction of particles with more momentum than energy, by 1%, without a warning."""
+MAX_AGAIN = 0.01
+"""Largest fraction of events with the hits of another one, of those with `MIN_HITS`, without a warning."""
+MIN_HITS = 10
+
+
 class TrueEvents:
     """Truth of a chunk of events, shared by all algorithms; each part is made once.
 
@@ -66,6 +74,7 @@ class TrueEvents:
         self.visible = visible_truth(events, targets)
         self.jets = jets.true_jets(self.visible) if jets.available() else None
         self.axes = jet_axes(events, self.visible)
+        self.mark = _mark_of(events)
         self.taus = find_taus(events, targets)
         self.bosons = find_bosons(events, targets)
         self.oracle = oracle
@@ -75,6 +84,7 @@ class AlgorithmMetrics:
     """All metrics of one algorithm; jets if fastjet is installed."""
 
     def __init__(self) -> None:
+        self.n_spacelike = 0  # particles with more momentum than energy
         self.places = Columns()
         self.particles = ParticleMetrics()
         self.counts = CountMetrics()
@@ -93,7 +103,8 @@ class AlgorithmMetrics:
         `positions` int64 [event]: places of the events in the input.
         """
         truth, visible = true.truth, true.visible
-        self.places.add(place=positions)
+        self.places.add(place=positions, mark=true.mark)
+        self.n_spacelike += int(np.sum(np.linalg.norm(reco.momentum, axis=1) > 1.01 * reco.energy))
         self.particles.update(truth, reco, matches, close)
         self.counts.update(truth, reco)
         self.pairs.update(truth, reco, matches)
@@ -459,7 +470,31 @@ def _with_targets(total: Evaluation, file: str) -> EvaluationResult:
             f"({', '.join(RULES)}); `pflow.select_targets(events, rule='{rule}', e_min={e_min:g}).dropped` has reasons",
             file=file or None,
         )
+    _warn_of(total, file)
     return total.result()
+
+
+def _warn_of(total: Evaluation, file: str) -> None:
+    """Warn of events that are there twice, and of momenta that do not fit the energies."""
+    marks = total.algorithms[total.name].places["mark"]
+    marks = marks[np.isfinite(marks)]
+    if (again := len(marks) - len(np.unique(marks))) > MAX_AGAIN * len(marks):
+        text = f"{again} events have the hits of another one: they count as often, and errors are too small"
+        warn(f"{file}: {text}", ImplausibleWarning)
+    for name, metrics in total.algorithms.items():
+        n = len(metrics.particles.reco["energy"])
+        if metrics.n_spacelike > MAX_SPACELIKE * n:
+            text = f"{metrics.n_spacelike} of {n} particles have more momentum than energy: are both in GeV, and of "
+            warn(f"{total.titles[name]}: {text}one calibration? Masses and jets are wrong", ImplausibleWarning)
+
+
+def _mark_of(events: Events) -> Floats:
+    """A number that no two events with enough hits share, [event]; NaN for others."""
+    n = jagged.count(events.hits)
+    # Positions as well, because the hits of a digital calorimeter may all have the same energy.
+    places = jagged.vectors(events.hits.position) @ np.sqrt((1.0, 2.0, 3.0))
+    marks = np.bincount(jagged.event_index(n), jagged.flat(events.hits.energy) * places, len(n))
+    return np.where(n < MIN_HITS, np.nan, marks)
 
 
 def truth_settings(

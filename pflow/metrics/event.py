@@ -338,7 +338,8 @@ class BosonMetrics(Metrics):
     """Mass of the two jets of a hadronic Z, W or H, reconstructed over true (of the boson's targets).
 
     In events with one or two such bosons, particles matched to a target of no boson, such as leptons, are removed, and
-    the rest is clustered into two jets per boson (Durham). Each boson gets the pair of jets nearest in angle.
+    the rest is clustered into two jets per boson (Durham). Each boson gets the pair of jets nearest in angle; without
+    enough particles its mass is 0.
     """
 
     def update(self, bosons: Decays, reco: ParticleTable, matches: Matches) -> None:
@@ -354,10 +355,13 @@ class BosonMetrics(Metrics):
                 continue
             jets = find_jets(reco.take(used & (n_bosons == n)[reco.event]), n_jets=2 * n)
             momenta = np.column_stack([jets.momentum, jets.energy])
-            for event in np.flatnonzero(jets.counts == 2 * n).tolist():
+            for event in np.flatnonzero(n_bosons == n).tolist():
                 of_event = slice(first[event], first[event] + n)
-                pairs = _pairs(momenta[jets.offsets[event] : jets.offsets[event + 1]], bosons.momentum[of_event])
-                mass, true_mass = masses(pairs), masses(bosons.momentum[of_event])
+                mass, true_mass = masses(np.zeros((n, 4))), masses(bosons.momentum[of_event])
+                # Too few particles for the jets: left out, the events that an algorithm loses would flatter it.
+                if jets.counts[event] == 2 * n:
+                    of_jets = momenta[jets.offsets[event] : jets.offsets[event + 1]]
+                    mass = masses(_pairs(of_jets, bosons.momentum[of_event]))
                 event_of = np.full(n, self.n_events + event)
                 self.columns.add(event=event_of, pdg=bosons.kind[of_event], mass=mass, true_mass=true_mass)
         self.add(reco.counts)

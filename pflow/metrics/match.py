@@ -61,16 +61,19 @@ class ParticleTable:
     def from_records(
         cls, particles: ak.Array, *, name: str = "particles", file: str | None = None, entries: Ints | None = None
     ) -> ParticleTable:
-        """From records [event, particle]; `InputError` names the file and entry of a number that is not finite."""
+        """From records [event, particle]; `InputError` names the entry of a number not finite or an energy below 0."""
         counts = jagged.count(particles)
         # Attributes: four-momenta of `vector` may hold pt, phi, eta and mass.
         names = ("charge", "energy", "px", "py", "pz")
         columns = {name: jagged.flat(getattr(particles, name), np.float64) for name in names}
         for field, values in columns.items():
-            for row in np.flatnonzero(~np.isfinite(values))[:1].tolist():
+            # Energies below 0 would lower the fake energy, and can hide too much energy elsewhere in the event.
+            least = 0.0 if field == "energy" else -np.inf
+            for row in np.flatnonzero(~np.isfinite(values) | (values < least))[:1].tolist():
                 event = int(jagged.event_index(counts)[row])
                 entry = event if entries is None else int(entries[event])
-                text = f"{name}: expected finite numbers, found {values[row]}"
+                expected = "finite numbers" if not np.isfinite(values[row]) else "energies of at least 0 GeV"
+                text = f"{name}: expected {expected}, found {values[row]}"
                 raise InputError(text, file=file, entry=entry, field=field)
         charge, energy, *momentum = columns.values()
         pdg = jagged.flat(particles["pdg"], np.int64)
@@ -166,8 +169,9 @@ def angle_energy(truth: ParticleTable, reco: ParticleTable, i: Ints, j: Ints) ->
 
 
 def angle(truth: ParticleTable, reco: ParticleTable, i: Ints, j: Ints) -> Floats:
-    """Cost for jets: angle between the directions of the pairs (i, j), rad, float64 [P]."""
-    return np.asarray(angle_between(truth.momentum[i], reco.momentum[j]))
+    """Cost for jets: angle between the directions of the pairs (i, j), rad, float64 [P]; 90 deg without a direction."""
+    # Between null vectors the angle would be 0, and particles without a direction would match best of all.
+    return np.where(reco.momentum[j].any(axis=1), angle_between(truth.momentum[i], reco.momentum[j]), 0.5 * np.pi)
 
 
 def rank(truth: ParticleTable, reco: ParticleTable, i: Ints, j: Ints) -> Floats:
@@ -424,7 +428,7 @@ class ParticleMetrics(Metrics):
             **{name: values[i] for name, values in true.items() if name != "energy"},
             reco_class=measured["class"][j],
             response=reco.energy[j] / truth.energy[i],
-            angle=np.degrees(angle_between(truth.momentum[i], reco.momentum[j])),
+            angle=np.degrees(angle(truth, reco, i, j)),
             same_charge=np.rint(truth.charge[i]) == np.rint(reco.charge[j]),
             same_pdg=np.abs(truth.pdg[i]) == np.abs(reco.pdg[j]),
         )

@@ -27,6 +27,9 @@ from pflow.show import html_table
 REFERENCE = "reference"
 """Name in the results of the algorithm whose particles are in the truth file (`Events.reference`)."""
 
+BY_TRACK_LINKS = "track_momentum.in_none"
+"""Key with another definition for an algorithm without links from tracks: no differences between the two."""
+
 SCHEMA = "pflow-metrics-5"
 """Changes when a key is renamed, removed or redefined, not when one is added."""
 
@@ -89,7 +92,7 @@ DEFINITIONS = {
     "jet_energy.*.scale_endcap": "that scale for |cos theta| >= 0.7",
     "jet_energy.*.binned.*": "the same in bins of |cos theta|",
     "taus.mode_right": "taus whose reconstructed charged particles and photons are of their decay mode / taus",
-    "hadronic_mass.*.median_gev": "median mass of the two jets of a hadronic Z, W or H (Durham, no leptons)",
+    "hadronic_mass.*.median_gev": "median mass of the two jets of a hadronic Z, W or H (Durham, no leptons); 0 without",
     "hadronic_mass.*.response_median": "median of that mass / the mass of the boson's targets",
     "hadronic_mass.*.resolution_68": "half the narrowest interval with 68.3% of that ratio",
     "hadronic_mass.*.resolution_68_over_median": "that resolution_68 / response_median",
@@ -161,6 +164,7 @@ TABLE_ROWS = {
     "hadronic_mass.H.resolution_68_over_median": "H -> jets, mass res./resp.",
     "track_momentum.in_neutral": "track momentum in neutrals",
     "track_momentum.in_none": "track momentum in none",
+    "jets.durham_2.efficiency": "Durham jets, efficiency",
     "jets.durham_2.response_median": "Durham jets, response",
     "jets.durham_2.iqr_over_median": "Durham jets, IQR/response",
     "jets.durham_2.q68_deg": "Durham jets, 68%",
@@ -291,11 +295,18 @@ def paired(first: Tree, second: Tree, by: Callable[[Number, Number], Number] = d
             f"numbers of {first['n_events']} and of {second['n_events']} events are not of the same events"
         )
     others = dict(leaves(second))
+    if _without_track_links(first) != _without_track_links(second):
+        others.pop(BY_TRACK_LINKS, None)
     return {
         key: by(number, others[key])
         for key, number in leaves(first)
         if isinstance(number, Number) and isinstance(others.get(key), Number)
     }
+
+
+def _without_track_links(tree: Tree) -> bool:
+    # What is in neutral particles is then unknown, as it is without tracks.
+    return math.isnan(tree.get("track_momentum", {}).get("in_neutral", Number.undefined()).value)
 
 
 def document(result: EvaluationResult, *, inputs: Mapping[str, Any] | None = None) -> dict[str, Any]:
@@ -459,13 +470,18 @@ def number_text(number: Number, *, sign: bool = False) -> str:
 
 
 def summary(result: EvaluationResult) -> str:
-    """Number of events, and of events with a flag."""
+    """Number of events, of events with a flag, and of an algorithm that not all have."""
     numbers = {
         "of them left out (bad input)": result.n_bad_input,
         "stopped at the maximum number of particles": result.n_max_particles,
         "with tracks made from Monte Carlo particles": result.n_truth_tracks,
     }
     texts = [f"{result.n_events} events", *(f"{n} {text}" for text, n in numbers.items() if n)]
+    # Of a reference that some files lack: its numbers are of other events than those beside them.
+    n_used = result.n_events - result.n_bad_input
+    for name, tree in result.algorithms.items():
+        if (n := tree["n_events"]) != n_used:
+            texts.append(f"{result.titles.get(name, name)} in {n} of them alone (not the same events: no differences)")
     return ", ".join([*texts, *filter(None, (result.sample, result.detector, result.energy))])
 
 
@@ -477,6 +493,9 @@ def method(result: EvaluationResult) -> str:
         f" {result.titles.get(name, name)} assigns no hits and is matched by another rule: {definition}."
         for name, definition in result.matched_otherwise.items()
     )
+    unlinked = [result.titles.get(name, name) for name, tree in result.algorithms.items() if _without_track_links(tree)]
+    if 0 < len(unlinked) < len(result.algorithms):
+        otherwise += f" Tracks in none, of {', '.join(unlinked)} without links from tracks: in no charged particle."
     with_jets = any("jets" in tree for tree in result.algorithms.values())
     jets = "" if with_jets else " Jets are left out: fastjet is not installed (pip install 'pflow[jets]')."
     jet_energy = ""

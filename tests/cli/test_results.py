@@ -167,6 +167,13 @@ def test_a_file_of_a_list_is_left_out_or_said_to_be_there_twice(lists, tmp_path,
     assert "1 of 2 files were left out" in capsys.readouterr().err
     assert evaluate(*reco_of(a), "--truth", a, *options, tmp_path / "alone") == 0
     assert numbers_of(tmp_path / "out") == numbers_of(tmp_path / "alone")
+    # Interrupted copies, of an output and of its truth.
+    for number, path in enumerate((*reco_of(b), b)):
+        no_root.write_bytes(path.read_bytes()[:2000])
+        files = [*reco_of(a), no_root, "--truth", a, b] if number == 0 else [*reco_of(a, b), "--truth", a, no_root]
+        assert evaluate(*files, *options, tmp_path / f"cut{number}", "--on-error", "skip") == 3
+        assert "1 of 2 files were left out" in capsys.readouterr().err
+        assert numbers_of(tmp_path / f"cut{number}") == numbers_of(tmp_path / "alone")
 
 
 @pytest.mark.parametrize(

@@ -82,3 +82,9 @@ def test_masses_of_hadronic_bosons(make_events, make_reco):
     assert result["Z"]["median_gev"].value == pytest.approx(
         2 * math.sqrt(60 * 40) * math.sin(math.radians(40)), rel=1e-4
     )
+    # What an algorithm loses counts, or the numbers of the rest would flatter it.
+    lost = make_reco([[(22, 1.0, 0, 0)], [ww[-1]]])
+    result = pflow.evaluate(lost, events, oracle=False, settings=settings).algorithms["PFlow"]["hadronic_mass"]
+    assert {name: (tree["n_bosons"], tree["response_median"].value) for name, tree in result.items()} == dict.fromkeys(
+        ("Z", "W", "H"), (1, 0.0)
+    )

@@ -20,7 +20,7 @@ from pflow.io.particles_root import NOTE, RecoWriter, read_provenance
 from pflow.io.root import write_note
 from pflow.metrics.evaluation import Evaluation, check_input, check_order, truth_settings, visible_truth
 from pflow.metrics.match import HitMatching, Matching
-from pflow.metrics.report import EvaluationSettings, document, summary
+from pflow.metrics.report import EvaluationSettings, document, method, paired, summary
 from pflow.metrics.stats import Number, Series, leaves
 
 
@@ -130,6 +130,55 @@ def test_numbers_that_are_not_finite_name_algorithm_file_and_entry(make_records,
     reco = answer(with_nan, flags=[Flag.BAD_INPUT, 0, 0, 0])
     with pytest.raises(InputError, match=r"truth.root, entry 1, 'energy': PFlow: expected finite numbers, found nan"):
         evaluate(make_events(TRUTH), reco)
+
+
+def test_an_energy_below_0_names_algorithm_file_and_entry(make_records, make_events):
+    # It would take its energy from that of the fakes.
+    below = make_records([*RECO[:3], [(130, 3.0, 90, 0), (22, -3.0, 0, 0)]])
+    with pytest.raises(InputError, match=r"truth.root, entry 3, 'energy': PFlow: expected energies of at least 0 GeV"):
+        evaluate(make_events(TRUTH), answer(below))
+
+
+def test_a_particle_without_direction_has_no_match(make_records, make_events):
+    reco = make_records(RECO)
+    at_rest = ak.zip({name: reco[name] * (0 if name in ("px", "py", "pz") else 1) for name in reco.fields})
+    made = evaluate(make_events(TRUTH), answer(at_rest)).algorithms["PFlow"]
+    assert (made["n_reco"], made["n_matched"]) == (3, 0)
+
+
+def test_events_that_are_there_twice_are_said(events, pandora):
+    twice = np.repeat(np.arange(len(events)), 2)
+    with pytest.warns(ImplausibleWarning, match=r"gammasep_test_small.root: 25 events have the hits of another one"):
+        pflow.evaluate(pandora[twice], events[twice], oracle=False)
+
+
+def test_momenta_that_do_not_fit_the_energies_are_said(make_records, make_events):
+    reco = make_records(RECO)
+    in_mev = ak.zip({name: reco[name] * (1000 if name in ("px", "py", "pz") else 1) for name in reco.fields})
+    with pytest.warns(ImplausibleWarning, match="PFlow: 3 of 3 particles have more momentum than energy"):
+        evaluate(make_events(TRUTH), answer(in_mev))
+
+
+def test_a_reference_of_some_events_is_said_to_be_of_these(make_records, make_events):
+    records, events = make_records(RECO), make_events(TRUTH)
+    evaluation, reco = Evaluation(), answer(records)
+    evaluation.update(dataclasses.replace(events, reference=records, reference_name="Classic")[:3], {"PFlow": reco[:3]})
+    assert summary(evaluation.result()).startswith("3 events, truth.root")
+    evaluation.update(events[3:], {"PFlow": reco[3:]})
+    assert summary(evaluation.result()).startswith("4 events, Classic in 3 of them alone (not the same events")
+
+
+def test_links_from_tracks_alone_make_no_difference(sample_dir):
+    """The momentum of tracks in no particle has another definition without links."""
+    events = pflow.read_events(sample_dir / "multi_test_small.root")
+    reco = pflow.reconstruct(events, "general")
+    bare = dataclasses.replace(reco, track_links=None)
+    result = evaluate(events, reco, compare={"bare": bare})
+    linked, without = (result.algorithms[name]["track_momentum"]["in_none"].value for name in ("PFlow", "bare"))
+    change = paired(result.algorithms["PFlow"], result.algorithms["bare"])
+    assert linked != without
+    assert not any(number.value for number in change.values() if np.isfinite(number.value))
+    assert "Tracks in none, of bare, pandora without links from tracks" in method(result)
 
 
 @pytest.mark.parametrize("settings", [{"rule": "best"}, {"e_min": -1.0}])

@@ -6,6 +6,7 @@ Event 2: photon 40 GeV | two photons of 40 GeV, one of them a fake.
 Event 3: nothing | nothing.
 """
 
+import dataclasses
 import math
 from collections import Counter
 
@@ -163,7 +164,10 @@ def test_bins_of_energy_and_polar_angle(result):
 
 
 def test_particles_without_energy_are_matched_and_have_no_relative_width(make_table):
-    tree = metrics_of(make_table, [[(22, 10.0, 90, 0)]] * 4, [[(22, 0.0, 90, 0)]] * 4).result()
+    metrics, photons = ParticleMetrics(axes=(ENERGY, THETA)), make_table([[(22, 10.0, 90, 0)]] * 4)
+    of_none = dataclasses.replace(photons, energy=0 * photons.energy)
+    metrics.update(photons, of_none, match(photons, of_none), match(photons, of_none, Matching().close))
+    tree = metrics.result()
     (median, *_), (width, *_) = (
         tree["binned"]["theta"]["all"][key].value[1:] for key in ("response_median", "resolution_68_over_median")
     )
