@@ -132,7 +132,7 @@ def calibrate(
                 fit.update(truth, reco, finite.particles, matches, generated.by_track)
                 counts[number].update(truth, reco)
     for path, of_file in zip(inputs, trials[0][2], strict=True):
-        # Its efficiency would be NaN, and so all scores, of which `best` would take the first.
+        # Its efficiency and all scores would be NaN, and `best` would take the first.
         if not len(of_file.truth["energy"]):
             raise InputError(
                 "no true particle is a target under the model's truth rule: leave this file out", file=path

@@ -38,6 +38,7 @@ REACH = 1.1  # largest plausible ratio of the radius of a state to the diameter 
 MIN_LINKED = 20  # fewest hits of an event in a calorimeter whose links are looked at
 MIN_IN_LAYER, MOST_IN_LAYER = 20, 300  # hits of a layer for the size of its cells
 MIN_TYPICAL = 10  # fewest tracks of a typical one
+BUSY = 12  # fewest tracks of an event whose momenta have a typical share of the energy of its hits
 FIRST = 8  # hits by which an event is known to begin like another one
 
 Table = Mapping[str, npt.NDArray[Any]]
@@ -77,10 +78,10 @@ class SampleScales:
 class Scales:
     """Measured quantities of one or more chunks, in tables of at most `MAX_ROWS` rows; ``+`` joins them.
 
-    `tables`, by name: ``events``, some of their ``hits``, their ``tracks``, ``trails`` (of tracks above `MIN_MOMENTUM`)
-    and ``stubs`` (of charged particles that enter the ECAL). A table holds the entries that are multiples of its number
-    in `steps`. `n_events`: number of all entries. `detectors` and `paths`: of the chunks, without repetition; the
-    column ``file`` is an index into `paths`.
+    `tables`, by name: ``events``, some of their ``hits``, their ``tracks``, ``trails`` (of tracks above
+    `MIN_MOMENTUM`), ``stubs`` (of charged particles that enter the ECAL), and ``busy`` events (of at least `BUSY`
+    tracks). A table holds the entries that are multiples of its number in `steps`. `n_events`: number of all entries.
+    `detectors` and `paths`: of the chunks, without repetition; the column ``file`` is an index into `paths`.
     """
 
     detectors: tuple[Detector, ...] = ()
@@ -157,6 +158,8 @@ def measure(events: Events, particles: ak.Array | None = None, *, targets: Mappi
     if events.tracks is not None:
         deposits = TrackDeposits.of(events, depth)
         measured |= {"tracks": _of_tracks(events), "trails": deposits.trails, "stubs": deposits.stubs}
+        busy = measured["events"]["tracks"] >= BUSY
+        measured["busy"] = {name: measured["events"][name][busy] for name in ("event", "momentum", "energy")}
     tables = {}
     for name, table in measured.items():
         event = table.pop("event")
@@ -192,9 +195,7 @@ def _of_events(events: Events, particles: ak.Array | None) -> dict[str, npt.NDAr
     for name, number in (("hits of the ECAL", ECAL), ("hits of the HCAL", HCAL)):
         table[name] = np.bincount(event[kind == number], minlength=n)
     x, y, z = (hits[f"position.{axis}"].astype(np.float64) for axis in "xyz")
-    early = np.flatnonzero(jagged.local_index(counts) < FIRST)
-    table["start"], table["place"] = (np.bincount(event[early], of[early], n) for of in (energy, x + 2 * y + 3 * z))
-    table["start"] = np.where((counts >= FIRST) & (table["start"] > 0), table["start"], np.nan)
+    table["start"], table["place"] = first_hits(events).T
     weight = energy / np.maximum(np.sqrt(x * x + y * y + z * z), 1.0)  # hits that were left out are at the origin
     sums = np.stack([np.bincount(event, weight * along, n) for along in (x, y, z)], axis=1)
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -208,6 +209,19 @@ def _of_events(events: Events, particles: ak.Array | None) -> dict[str, npt.NDAr
         momentum = jagged.vectors(events.tracks, field="momentum")
         table["momentum"] = _total(events.tracks, np.linalg.norm(momentum, axis=1))
     return table
+
+
+def first_hits(events: Events) -> Floats:
+    """Sums of energies and of places over the first hits of each event, which mark it, float64 [event, 2].
+
+    The first sum is NaN where there are fewer than `FIRST` hits, or all of them were left out.
+    """
+    hits, counts = jagged.columns(events.hits), jagged.count(events.hits)
+    early = np.flatnonzero(jagged.local_index(counts) < FIRST)
+    event = jagged.event_index(counts)[early]
+    x, y, z = (hits[f"position.{axis}"][early].astype(np.float64) for axis in "xyz")
+    start, place = (np.bincount(event, of, len(counts)) for of in (hits["energy"][early], x + 2 * y + 3 * z))
+    return np.stack([np.where((counts >= FIRST) & (start > 0), start, np.nan), place], axis=1)
 
 
 def _of_truth(events: Events, targets: Mapping[str, Any] | None) -> dict[str, npt.NDArray[Any]]:

@@ -105,7 +105,7 @@ def file_uuid(path: str | PathLike[str]) -> str:
     # A file on a server has no first bytes here: uproot has to open it.
     if (head := first_bytes(path)) and not head.startswith(ROOT_SIGNATURE):
         return ""
-    # Reading the file says what is wrong, where a list of files may go on without it.
+    # The reader of the file names the damage, and a list of files may be read without this one.
     with suppress(InputError), open_root(path) as directory:
         return str(directory.file.uuid)
     return ""

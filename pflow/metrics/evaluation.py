@@ -16,7 +16,6 @@ import numpy as np
 
 from pflow.config import from_plain
 from pflow.errors import ConfigError, InputError, check_choice, check_fields, check_type, warn
-from pflow.event import jagged
 from pflow.event.checks import Expected
 from pflow.event.events import (
     Events,
@@ -28,7 +27,7 @@ from pflow.event.events import (
     without_refused,
 )
 from pflow.event.jagged import Links
-from pflow.event.scales import SampleScales
+from pflow.event.scales import SampleScales, first_hits
 from pflow.event.truth import RULES, Targets
 from pflow.io.open import FilePath, Files, ReadOptions, matching
 from pflow.io.particles_root import count_entries, iterate_reco, read_provenance, truth_options
@@ -58,8 +57,7 @@ WITHOUT_HITS = Matching()
 MAX_SPACELIKE = 0.1
 """Largest fraction of particles with more momentum than energy, by 1%, without a warning."""
 MAX_AGAIN = 0.01
-"""Largest fraction of events with the hits of another one, of those with `MIN_HITS`, without a warning."""
-MIN_HITS = 10
+"""Largest fraction of events that begin with the hits of another one, of those with enough hits, without a warning."""
 
 
 class TrueEvents:
@@ -74,7 +72,7 @@ class TrueEvents:
         self.visible = visible_truth(events, targets)
         self.jets = jets.true_jets(self.visible) if jets.available() else None
         self.axes = jet_axes(events, self.visible)
-        self.mark = _mark_of(events)
+        self.start = first_hits(events)
         self.taus = find_taus(events, targets)
         self.bosons = find_bosons(events, targets)
         self.oracle = oracle
@@ -103,7 +101,7 @@ class AlgorithmMetrics:
         `positions` int64 [event]: places of the events in the input.
         """
         truth, visible = true.truth, true.visible
-        self.places.add(place=positions, mark=true.mark)
+        self.places.add(place=positions, start=true.start)
         self.n_spacelike += int(np.sum(np.linalg.norm(reco.momentum, axis=1) > 1.01 * reco.energy))
         self.particles.update(truth, reco, matches, close)
         self.counts.update(truth, reco)
@@ -476,9 +474,9 @@ def _with_targets(total: Evaluation, file: str) -> EvaluationResult:
 
 def _warn_of(total: Evaluation, file: str) -> None:
     """Warn of events that are there twice, and of momenta that do not fit the energies."""
-    marks = total.algorithms[total.name].places["mark"]
-    marks = marks[np.isfinite(marks)]
-    if (again := len(marks) - len(np.unique(marks))) > MAX_AGAIN * len(marks):
+    starts = total.algorithms[total.name].places["start"].reshape(-1, 2)
+    starts = starts[np.isfinite(starts[:, 0])]
+    if (again := len(starts) - len(np.unique(starts, axis=0))) > MAX_AGAIN * len(starts):
         text = f"{again} events have the hits of another one: they count as often, and errors are too small"
         warn(f"{file}: {text}", ImplausibleWarning)
     for name, metrics in total.algorithms.items():
@@ -486,15 +484,6 @@ def _warn_of(total: Evaluation, file: str) -> None:
         if metrics.n_spacelike > MAX_SPACELIKE * n:
             text = f"{metrics.n_spacelike} of {n} particles have more momentum than energy: are both in GeV, and of "
             warn(f"{total.titles[name]}: {text}one calibration? Masses and jets are wrong", ImplausibleWarning)
-
-
-def _mark_of(events: Events) -> Floats:
-    """A number that no two events with enough hits share, [event]; NaN for others."""
-    n = jagged.count(events.hits)
-    # Positions as well, because the hits of a digital calorimeter may all have the same energy.
-    places = jagged.vectors(events.hits.position) @ np.sqrt((1.0, 2.0, 3.0))
-    marks = np.bincount(jagged.event_index(n), jagged.flat(events.hits.energy) * places, len(n))
-    return np.where(n < MIN_HITS, np.nan, marks)
 
 
 def truth_settings(

@@ -305,7 +305,7 @@ def paired(first: Tree, second: Tree, by: Callable[[Number, Number], Number] = d
 
 
 def _without_track_links(tree: Tree) -> bool:
-    # What is in neutral particles is then unknown, as it is without tracks.
+    # The momentum in neutral particles is then unknown, as it is without tracks.
     return math.isnan(tree.get("track_momentum", {}).get("in_neutral", Number.undefined()).value)
 
 

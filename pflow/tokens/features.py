@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pflow.errors import ConfigError, check_choice
+from pflow.errors import ConfigError, InputError, check_choice
 from pflow.event import jagged
 from pflow.event.events import Events
 from pflow.event.schema import PXYZ, XYZ
-from pflow.physics.arrays import Floats, constant, double, namespace, single
+from pflow.physics.arrays import Floats, Mask, constant, double, namespace, single
 from pflow.physics.detector import Detector
 from pflow.physics.geometry import NO_FACE, Geometry, kind_index
 
@@ -310,26 +310,30 @@ def feature_columns(events: Events, part: str, names: Sequence[str]) -> list[Flo
     matrix = []
     # One dictionary for all features of a part: they share lengths and depths through it.
     columns, counts = columns_of(events, part), jagged.count(getattr(events, part))
-    event = jagged.event_index(counts)
     for feature in _lookup(part, names):
         values = np.asarray(feature.compute(columns, events.detector), dtype=np.float64)
-        unknown, reason = ~np.isfinite(values), ""
-        few = 2 * np.bincount(event[unknown], minlength=len(counts)) <= counts
-        if unknown.any() and feature.field.startswith("tracks.calo_") and few.all():
-            columns = with_entries(columns, events.detector)
-            values = np.asarray(feature.compute(columns, events.detector), dtype=np.float64)
-            unknown = ~np.isfinite(values)
+        if not (known := np.isfinite(values)).all() and feature.field.startswith("tracks.calo_"):
+            lost = np.bincount(jagged.event_index(counts)[~known], minlength=len(counts))
+            if (2 * lost <= counts).all():
+                columns = with_entries(columns, events.detector)
+                values = np.asarray(feature.compute(columns, events.detector), dtype=np.float64)
+                known = np.isfinite(values)
+        if not known.all():
+            raise _unknown(events, part, feature, ~known)
         matrix.append(values)
-        if not unknown.any():
-            continue
-        if feature.field == "hits.layer":
-            without = np.unique(jagged.flat(events.hits.subdetector)[unknown])
-            reason = f": no cell encoding for {', '.join(events.detector.calorimeters[i].name for i in without)}"
-        in_event = event == event[unknown][0]
-        n_unknown, n = np.count_nonzero(unknown[in_event]), np.count_nonzero(in_event)
-        message = f"the model needs a finite number here, and {n_unknown} of {n} values are unknown{reason}"
-        raise events.error(message, index=event[unknown][0], field=feature.field)
     return matrix
+
+
+def _unknown(events: Events, part: str, feature: Feature, unknown: Mask) -> InputError:
+    """Error of the first event with values, bool [N], of a feature that are not known."""
+    event, reason = jagged.event_index(jagged.count(getattr(events, part))), ""
+    if feature.field == "hits.layer":
+        without = np.unique(jagged.flat(events.hits.subdetector)[unknown])
+        reason = f": no cell encoding for {', '.join(events.detector.calorimeters[i].name for i in without)}"
+    first = event[unknown][0]
+    n_unknown, n = np.count_nonzero(unknown[event == first]), np.count_nonzero(event == first)
+    message = f"the model needs a finite number here, and {n_unknown} of {n} values are unknown{reason}"
+    return events.error(message, index=first, field=feature.field)
 
 
 TRANSFORMS = ("identity", "log10")

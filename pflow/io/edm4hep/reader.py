@@ -609,7 +609,7 @@ def _links_of_contributions(
     """Links of one simulated collection: the energy that each particle left in each of its hits."""
     particle, known = truth.resolve(file, steps.particle_id, steps.particle, steps.event)
     first = hits.offsets[hits.names.index(name)] - jagged.offsets(steps.counts)[:-1]
-    # Where the file has no references to particles (id -1), none of them is lost.
+    # A file without references to particles (id -1) has lost no particle.
     hit, lead = steps.hit + first[steps.event], known | (steps.particle_id < 0)
     note_unresolved(file, sources, name, lead, [steps.particle_id], f"{name} to {truth.names[0]}")
     stride = int(hit[known].max(initial=0)) + 1
