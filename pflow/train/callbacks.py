@@ -136,14 +136,14 @@ class RunFolder(pl.Callback):  # type: ignore[misc]
     """Write logs, configuration and training curves of a run, and print which model is the best.
 
     Logs begin just before the first step, after all checks. A new training writes ``config.yaml`` with its first batch,
-    a resumed one with its first checkpoint, so that a failing resume changes nothing. ``checkpoint`` and ``ckpt_path``
-    are not written to it: the file describes the training, not which one to resume.
+    a resumed one with its first checkpoint, so that a failing resume changes nothing. ``checkpoint``, ``ckpt_path`` and
+    ``weights_only`` are not written to it: the file describes the training, not how to resume one.
     """
 
     def __init__(self, folder: Path, parser: LightningArgumentParser, configuration: Any, *, logs: bool) -> None:
         # A clone: the fit itself still needs the checkpoint.
         self.folder, self.parser, self.configuration, self.logs = folder, parser, configuration.clone(), logs
-        for name in ("checkpoint", "ckpt_path"):
+        for name in ("checkpoint", "ckpt_path", "weights_only"):
             self.configuration.pop(name, None)
         self.began = self.saved = False
 

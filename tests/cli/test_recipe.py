@@ -277,8 +277,12 @@ def test_a_model_to_begin_with_counts_for_the_stages_behind(tmp_path):
 def test_the_published_system_runs_on_the_papers_own_files(request, tmp_path, folder, name, n, capsys):
     sample, out = str(request.getfixturevalue(folder) / name), tmp_path / "out"
     files = ["--", f"--data.train={sample}", f"--data.val={sample}", "--trainer.max_epochs=1"]
-    assert main(["recipe", "paper", "--variant", "as_published_v1_kind", "--output", str(out), *files]) == 0
+    words = ["recipe", "paper", "--variant", "as_published_v1_kind", "--output", str(out), *files]
+    assert main(words) == 0
     assert "rule 'stable'" not in capsys.readouterr().err  # its rule is calo
+    (out / "stage_1" / recipe.SUMMARY).unlink()  # as if interrupted: the same command resumes
+    assert main(words) == 0
+    assert "nothing left to train" in capsys.readouterr().out
     model, reco = str(out / "stage_1" / "best.ckpt"), str(tmp_path / "reco.root")
     assert main(["reconstruct", sample, "--checkpoint", model, "--output", reco, "--max-particles", "3"]) == 0
     assert main(["evaluate", reco, "--truth", sample, "--output", str(out), "--no-plots"]) == 0
