@@ -23,6 +23,7 @@ from pflow.event.events import (
     ImplausibleWarning,
     Reconstruction,
     concatenate_reconstructions,
+    give_up,
     leave_out_files,
     without_refused,
 )
@@ -44,7 +45,16 @@ from pflow.metrics.event import (
     find_taus,
 )
 from pflow.metrics.jets import ConfusionBudget, JetEnergyMetrics, energy_by_kind, jet_axes
-from pflow.metrics.match import HitMatching, Matches, Matching, ParticleMetrics, ParticleTable, match, match_by_hits
+from pflow.metrics.match import (
+    HitMatching,
+    Matches,
+    Matching,
+    ParticleMetrics,
+    ParticleTable,
+    find_faults,
+    match,
+    match_by_hits,
+)
 from pflow.metrics.oracle import ORACLE, load_calibration, perfect_reconstruction
 from pflow.metrics.report import REFERENCE, EvaluationResult, EvaluationSettings
 from pflow.metrics.stats import Bootstrap, Columns, Floats, Ints, Tree
@@ -166,12 +176,14 @@ class Evaluation:
         *,
         on_error: Literal["raise", "skip"] = "raise",
         positions: Ints | None = None,
+        files: Mapping[str, str] | None = None,
     ) -> None:
         """Count events with truth and links, and their reconstructions by algorithm, including `name`.
 
-        `positions` int64 [event]: places for the bootstrap, by default in the order of the events.
-        `InputError`: the events hold no truth, a reconstruction is of other events, a particle's numbers are not
-        finite, or links from hits, for matching by hits, are missing or wrong.
+        `positions` int64 [event]: places for the bootstrap, by default in the order of the events. `files`: those of
+        the reconstructions, for messages. With `on_error` ``skip``, events with particles that cannot be used are left
+        out with a warning. `InputError`: the events hold no truth, a reconstruction is of other events, a particle's
+        numbers are not finite, its energy is below 0, or links from hits, for matching by hits, are missing or wrong.
         """
         check_choice(on_error, ("raise", "skip"), "on_error")
         if self.name not in reconstructions and not (self.oracle and self.name == ORACLE):
@@ -181,6 +193,12 @@ class Evaluation:
             reco.check_events(events)
         # An event that is bad for one algorithm is left out for all, so that all are compared on the same events.
         flags = np.bitwise_or.reduce([events.flags, *(reco.flags for reco in recos.values())])
+        for algorithm, reco in recos.items():
+            name = f"{algorithm} of {files[algorithm]}" if files and algorithm in files else algorithm
+            faults = find_faults(reco.particles, name=name, file=events.path or None, entries=events.entry)
+            faults = {index: error for index, error in faults.items() if not flags[index] & Flag.BAD_INPUT}
+            give_up([*faults.values()], len(events), on_error)
+            flags[[*faults]] |= np.uint32(Flag.BAD_INPUT)
         good = (flags & Flag.BAD_INPUT) == 0
         if positions is None:
             # Bad events keep their places, so that the weights of the others do not depend on what is left out.
@@ -216,8 +234,7 @@ class Evaluation:
         for algorithm, reconstruction in recos.items():
             if reconstruction.track_links is not None:
                 reconstruction.check_links("track_links", events)
-            where: dict[str, Any] = {"name": reconstruction.name, "file": events.path or None, "entries": events.entry}
-            particles = ParticleTable.from_records(reconstruction.particles, **where)
+            particles = ParticleTable.from_records(reconstruction.particles)
             rule = self._rule(algorithm, reconstruction)
             if isinstance(rule, Matching):
                 matches, close = (match(true.truth, particles, of) for of in (rule, rule.close))
@@ -401,6 +418,7 @@ def _evaluate_files(
         # Chunks of a file are counted before a later entry of it can fail.
         before = copy.deepcopy(total) if skip else total
         part_files = {name: paths[part] for name, paths in files.items()}
+        shown = {name: ", ".join(paths) for name, paths in part_files.items()}
         try:
             truth_chunks = reading.iterate(truth[part], chunk_size)
             for events, recos in _chunks(total, part_files, truth_chunks, collection, chunk_size):
@@ -408,7 +426,7 @@ def _evaluate_files(
                 if not total.counts["n_events"]:
                     for name, paths in part_files.items():
                         check_description(paths[0], name, events)
-                total.update(events, recos, on_error=reading.on_error)
+                total.update(events, recos, on_error=reading.on_error, files=shown)
                 progress(total.counts["n_events"], done, len(parts))
         except InputError as error:
             if not skip:

@@ -47,6 +47,35 @@ from pflow.physics.pdg import CLASSES, class_index
 COLUMNS = ("pdg", "charge", "energy", "momentum")
 
 
+def find_faults(
+    particles: ak.Array, *, name: str = "particles", file: str | None = None, entries: Ints | None = None
+) -> dict[int, InputError]:
+    """For each event of records [event, particle] with one, by its index: a number not finite, or an energy below 0.
+
+    The errors name `file` and the entry in it, of `entries` int64 [event], by default the index.
+    """
+    faults: dict[int, InputError] = {}
+    event = jagged.event_index(jagged.count(particles))
+    for field, values in _numbers(particles).items():
+        # Energies below 0 would lower the fake energy, and can hide too much energy elsewhere in the event.
+        least = 0.0 if field == "energy" else -np.inf
+        for row in np.flatnonzero(~np.isfinite(values) | (values < least)).tolist():
+            index = int(event[row])
+            expected = "finite numbers" if not np.isfinite(values[row]) else "energies of at least 0 GeV"
+            text = f"{name}: expected {expected}, found {values[row]}"
+            entry = index if entries is None else int(entries[index])
+            faults.setdefault(index, InputError(text, file=file, entry=entry, field=field))
+    return faults
+
+
+def _numbers(particles: ak.Array) -> dict[str, Floats]:
+    """Charge [e], energy [GeV] and momentum [GeV] of all particles."""
+    # Attributes: four-momenta of `vector` may hold pt, phi, eta and mass.
+    return {
+        field: jagged.flat(getattr(particles, field), np.float64) for field in ("charge", "energy", "px", "py", "pz")
+    }
+
+
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class ParticleTable:
     """Particles of consecutive events: `counts` int64 [event]; pdg int64, charge [e], energy [GeV], momentum [N, 3]."""
@@ -58,25 +87,13 @@ class ParticleTable:
     momentum: Floats
 
     @classmethod
-    def from_records(
-        cls, particles: ak.Array, *, name: str = "particles", file: str | None = None, entries: Ints | None = None
-    ) -> ParticleTable:
-        """From records [event, particle]; `InputError` names the entry of a number not finite or an energy below 0."""
-        counts = jagged.count(particles)
-        # Attributes: four-momenta of `vector` may hold pt, phi, eta and mass.
-        names = ("charge", "energy", "px", "py", "pz")
-        columns = {name: jagged.flat(getattr(particles, name), np.float64) for name in names}
-        for field, values in columns.items():
-            # Energies below 0 would lower the fake energy, and can hide too much energy elsewhere in the event.
-            least = 0.0 if field == "energy" else -np.inf
-            for row in np.flatnonzero(~np.isfinite(values) | (values < least))[:1].tolist():
-                event = int(jagged.event_index(counts)[row])
-                entry = event if entries is None else int(entries[event])
-                expected = "finite numbers" if not np.isfinite(values[row]) else "energies of at least 0 GeV"
-                text = f"{name}: expected {expected}, found {values[row]}"
-                raise InputError(text, file=file, entry=entry, field=field)
-        charge, energy, *momentum = columns.values()
+    def from_records(cls, particles: ak.Array) -> ParticleTable:
+        """From records [event, particle]; InputError: the first of `find_faults`."""
+        for error in find_faults(particles).values():
+            raise error
+        charge, energy, *momentum = _numbers(particles).values()
         pdg = jagged.flat(particles["pdg"], np.int64)
+        counts = jagged.count(particles)
         return cls(counts=counts, pdg=pdg, charge=charge, energy=energy, momentum=np.stack(momentum, axis=1))
 
     def __len__(self) -> int:

@@ -137,6 +137,9 @@ def test_an_energy_below_0_names_algorithm_file_and_entry(make_records, make_eve
     below = make_records([*RECO[:3], [(130, 3.0, 90, 0), (22, -3.0, 0, 0)]])
     with pytest.raises(InputError, match=r"truth.root, entry 3, 'energy': PFlow: expected energies of at least 0 GeV"):
         evaluate(make_events(TRUTH), answer(below))
+    with pytest.warns(BadEntriesWarning, match=r"1 of 4 entries cannot be used and were left empty; .*, entry 3"):
+        result = evaluate(make_events(TRUTH), answer(below), on_error="skip")
+    assert (result.n_events, result.n_bad_input, result.algorithms["PFlow"]["n_reco"]) == (4, 1, 2)
 
 
 def test_a_particle_without_direction_has_no_match(make_records, make_events):
@@ -277,6 +280,14 @@ def test_files_and_memory_give_the_same_numbers(sample, events, pandora, tmp_pat
     for key in ("count", "energy_weighted_efficiency", "oracle", "reference"):
         assert of_files[key] == in_memory[key]
     assert calls[-1] == (25, 1, 1)
+
+
+def test_the_file_with_an_energy_below_0_is_named(sample, pandora, tmp_path):
+    particles = ak.with_field(pandora.particles, -pandora.particles.energy, "energy")
+    with RecoWriter(tmp_path / "reco.root", provenance={}) as writer:
+        writer.extend(dataclasses.replace(pandora, particles=particles))
+    with pytest.raises(InputError, match=r"small.root, entry 0, 'energy': PFlow of .*reco.root: expected energies"):
+        pflow.evaluate(tmp_path / "reco.root", sample)
 
 
 def test_mixed_and_swapped_arguments_are_refused(sample, events, pandora, tmp_path):
