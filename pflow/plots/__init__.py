@@ -53,6 +53,11 @@ MARK = "made by pflow"
 @styled()
 def rendered(figure: Figure, format: str) -> bytes:
     """A figure as ``png`` or ``pdf``; the same content gives the same bytes."""
+    # Laid out here, once: `savefig` would draw the figure one more time for it, and for each format.
+    if (engine := figure.get_layout_engine()) is not None:
+        figure.dpi = mpl.rcParams["savefig.dpi"]
+        engine.execute(figure)
+        figure.set_layout_engine("none")
     buffer = io.BytesIO()
     # A PDF would have the date of its making, and so other bytes each time.
     metadata = {"Software": MARK} if format == "png" else {"CreationDate": None, "Creator": MARK}
