@@ -130,18 +130,16 @@ def test_graphs_give_the_particles_of_a_reconstruction(kind, events):
         np.testing.assert_allclose(values["momentum"][:, 0], expected.px[i], rtol=1e-3, atol=1e-3)
 
 
-NAME = "ild-g4-photon"
 GRAPHS = ("encoder", "decoder", "refinement")
 
 
 @pytest.fixture
-def folder(exported):
-    """Of the smallest pointing model, for the only detector that it knows."""
-    return exported(NAME, "ild_g4")
+def folder(exported, no_tracks):
+    return exported(no_tracks, "ild_g4")
 
 
 @pytest.mark.parametrize("graph", GRAPHS)
-def test_tensors_are_as_described_and_files_name_their_checkpoint(graph, folder):
+def test_tensors_are_as_described_and_files_name_their_checkpoint(graph, folder, no_tracks):
     text = json.loads((folder / "tokens.json").read_text())
     model = onnx.load(str(folder / text[graph]["file"]))
     for which, values in (("inputs", model.graph.input), ("outputs", model.graph.output)):
@@ -156,7 +154,7 @@ def test_tensors_are_as_described_and_files_name_their_checkpoint(graph, folder)
         assert tensors == text[graph][which]
     assert [opset.version for opset in model.opset_import if not opset.domain] == [text[graph]["opset"]]
     properties = {entry.key: entry.value for entry in model.metadata_props}
-    assert properties["checkpoint_sha256"] == text["run"]["checkpoint_sha256"] == load_model(NAME).digest
+    assert properties["checkpoint_sha256"] == text["run"]["checkpoint_sha256"] == load_model(no_tracks).digest
     assert properties["graph"] == graph
 
 
@@ -178,11 +176,11 @@ def test_a_translation_network_and_an_old_torch_have_no_graphs(model, tmp_path, 
         export_model(model, tmp_path / "model")
     monkeypatch.delattr("torch.onnx.ops")
     with pytest.raises(ConfigError, match=r"graphs need torch 2\.13 \(tested\) or near it, and \d"):
-        export_model(load_model(NAME), tmp_path / "model")
+        export_model(load_model("general"), tmp_path / "model")
 
 
-def test_a_folder_of_graphs_is_no_checkpoint(folder, tmp_path):
-    digest = load_model(NAME).digest
+def test_a_folder_of_graphs_is_no_checkpoint(folder, no_tracks, tmp_path):
+    digest = load_model(no_tracks).digest
     with pytest.raises(InputError, match=rf"holds graphs for C\+\+ and no weights: .*SHA-256 {digest}"):
         load_model(folder)
     (shutil.copytree(folder, tmp_path / "copy") / "tokens.json").write_text("{}")
