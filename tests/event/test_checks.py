@@ -503,13 +503,24 @@ def test_energies_of_particles_are_compared_with_hits_and_tracks(cld_rec):
 
 
 def test_too_few_tracks_are_said(cld_rec):
-    without = dataclasses.replace(cld_rec.without_truth(), tracks=None)
-    (check,) = (check for check in checks(without) if check.name == "closure")
-    assert check.good
+    """By region, unless both have enough together; and of the HCAL, where only few tracks are hard enough."""
+
+    def unchecked(events):
+        return [check.text for check in checks(events) if check.name == "closure" and check.good]
+
     few = "too few tracks above 1 GeV, {} (8 are needed): no trail could be checked there"
-    assert check.text == few.format("0 in the barrel and 0 in the endcaps")
-    barrel_only = checks(kept("tracks", into_barrel)(cld_rec))
-    assert few.format("0 in the endcaps") in {check.text for check in barrel_only}
+    without = dataclasses.replace(cld_rec.without_truth(), tracks=None)
+    assert unchecked(without) == [few.format("0 in the barrel and 0 in the endcaps")]
+    (text,) = unchecked(kept("tracks", into_barrel)(cld_rec))
+    assert text.startswith(few.format("0 in the endcaps"))
+    behind = "too few tracks above 3 GeV, 7 in the endcaps (8 are needed): no hits of the HCAL behind them could be"
+    (text,) = unchecked(cld_rec)
+    assert text.startswith(behind)
+    hard, barrel = jagged.flat(cld_rec.tracks.momentum.mag) > 1.0, into_barrel(cld_rec)
+    chosen = np.zeros(len(hard), dtype=bool)
+    chosen[np.flatnonzero(hard & barrel)[:5]] = chosen[np.flatnonzero(hard & ~barrel)[:4]] = True
+    (text,) = unchecked(kept("tracks", lambda _: chosen)(cld_rec))
+    assert "tracks above 1 GeV" not in text
 
 
 @pytest.mark.parametrize(
