@@ -185,7 +185,6 @@ OWN = "{:.0%} of the hits where {n} tracks enter are linked to the track's parti
 HALF_OWN = "half of {n} tracks have up to {:.0%} of the hits where they enter linked to their particle"
 PT_RATIO = "transverse momenta of tracks are {:.3f} times their {n} particles' momenta in {b_field:g} T"
 ANGLE = "tracks are {:.2g} rad from their {n} particles (median)"
-CHARGE = "{:.0%} of {n} tracks have the opposite charge of their particles"
 NOT_REACHED = "{:.0%} of {n} tracks cannot reach their state at the calorimeter in the field"
 MASSLESS = "momenta of the particles of the reference are {:.2f} of their energies"
 CODES = "{:.0%} of the true particles have another charge than their PDG code says, or an unknown code"
@@ -195,7 +194,6 @@ PARENTS += " parents or status are wrong"
 BESIDE = "hits of a quarter of {n} photons, by links, lie more than {:.2g} rad beside them"
 OF_PHOTONS = "hits have {:.2f} times the energy of the {n} photons that they are linked to (median)"
 TRUE = "hits have {:.2f} times the energy of stable particles that shower"
-REFERENCE = "hits have {:.3g} times the energy of the particles of the reference"
 NO_TARGET = "{:.1%} of the hits' energy belongs to no target"
 LINKED = "{{:.0%}} of the {} is linked to particles"
 TWO_HITS = "{{:.0%}} of the hits of {} lie in the cell of another one"
@@ -214,7 +212,6 @@ QUANTITIES: Mapping[str, tuple[Quantity, ...]] = {
         Quantity(  # of few particles, too
             "units", "energy", TRUE, 1 / 30, 30.0, over="true", least=1, changes=np.log(3.0), relative=True
         ),
-        Quantity("units", "energy", REFERENCE, 1 / 150, 150.0, over="reference", least=1),
         Quantity("reference", "reference momentum", MASSLESS, 0.7, 1.05, over="reference", least=1),
         Quantity("codes", "wrong charges", CODES, high=0.1, over="particles", counted="particles", least=8),
         Quantity("parents", "astray", PARENTS, high=0.05, over="n of parents", counted="n of parents", least=8),
@@ -228,7 +225,6 @@ QUANTITIES: Mapping[str, tuple[Quantity, ...]] = {
         Quantity("reach", "beyond", NOT_REACHED, high=0.4),
         Quantity("field", "pt_ratio", PT_RATIO, 0.98, 1.02, 0.5, wrong="; {fit:.3g} T would fit"),
         Quantity("track directions", "angle", ANGLE, high=0.005, quantile=0.5),
-        Quantity("charges", "opposite", CHARGE, high=0.1),
     ),
     "photons": (
         Quantity("photons", "angle", BESIDE, high=0.01, quantile=0.75),
@@ -276,7 +272,6 @@ NARROWED = {"response": 1.2, "ecal_cell": 1.2, "hcal_cell": 1.25}
 
 COMPARED = (
     ("max_energy", "energy", 3.0, "events have up to {} GeV in hits"),
-    ("max_hits", "n_hits", 3.0, "events have up to {} hits"),
     ("opening", "opening", 5.0, "the energy of a typical event spreads over {} rad around its direction"),
     ("b_field", "", 1.05, "tracks are curved as in {} T"),
 )
@@ -505,7 +500,7 @@ def _reconstructed(scales: Scales) -> Iterator[Check]:
         ("reconstructed", "particles", "reconstructed energy"),
         ("reference", "particles of the reference", "reference"),
     ):
-        if column not in table or (column == "reference" and "momentum" not in table):
+        if column not in table:
             continue
         known = np.isfinite(table[column])  # a reference says nothing of an event without hits
         energy, hits, momentum = (
