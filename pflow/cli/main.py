@@ -13,6 +13,7 @@ import dataclasses
 import inspect
 import io
 import itertools
+import logging
 import os
 import signal
 import sys
@@ -362,6 +363,23 @@ def _explained(error: BaseException) -> tuple[int, str]:
     return 1, f"error: {first_line(error)} (unexpected: --debug shows where; please report it)"
 
 
+@contextmanager
+def _noted() -> Iterator[None]:
+    """Show what pflow logs, such as what few tracks leave unchecked, on stderr: a note asks for nothing."""
+    log, notes = logging.getLogger("pflow"), logging.StreamHandler(sys.stderr)
+    notes.setFormatter(logging.Formatter("note: %(message)s"))
+    if log.level:  # in a stage of a recipe, or for a caller who has logging of their own
+        yield
+        return
+    log.setLevel(logging.INFO)
+    log.addHandler(notes)
+    try:
+        yield
+    finally:
+        log.setLevel(logging.NOTSET)
+        log.removeHandler(notes)
+
+
 def _run(verb: str, arguments: list[str]) -> int:
     skipped = False
 
@@ -373,7 +391,7 @@ def _run(verb: str, arguments: list[str]) -> int:
         skipped |= isinstance(message, BadEntriesWarning)
         print(f"warning: {message}", file=sys.stderr)
 
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), _noted():
         warnings.simplefilter("default", UserWarning)
         # NumPy's warnings of a division by zero, NaN ...: a user of the command line cannot act on them.
         warnings.filterwarnings("ignore", ".*encountered", RuntimeWarning)

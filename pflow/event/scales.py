@@ -54,19 +54,18 @@ OPENING = 0.98  # quantile of the opening angles of training events; few of thes
 class SampleScales:
     """Typical energies, sizes and curvatures of a sample; None where it holds too few tracks.
 
-    `max_energy`: largest energy of an event in hits, GeV; `max_hits`: largest number of hits of an event; `opening`:
-    quantile `OPENING` (in 0.3 median) of the opening angle of an event's energy, rad, whose cosine is |sum of E n| /
-    sum of E over hits of energy E in the direction n from the origin; `b_field`: field that relates the tracks'
-    curvature to their momentum, T; `trails`: values of `TRAILS`.
+    `max_energy`: largest energy of an event in hits, GeV; `opening`: quantile `OPENING` (in 0.3 median) of the opening
+    angle of an event's energy, rad, whose cosine is |sum of E n| / sum of E over hits of energy E in the direction n
+    from the origin; `b_field`: field that relates the tracks' curvature to their momentum, T; `trails`: values of
+    `TRAILS`.
 
     A model for any detector has no scales that differ between detectors. It has the names of the `detectors` of its
     training, and the smallest and largest value of their `measures` (`pflow.physics.geometry.measures`).
     """
 
-    REMOVED: ClassVar = ("near_tracks", "ecal_hit", "hcal_hit")  # in earlier models, and not read
+    REMOVED: ClassVar = ("near_tracks", "ecal_hit", "hcal_hit", "max_hits")  # in earlier models, and not read
 
     max_energy: float
-    max_hits: float | None = None
     opening: float | None = None
     b_field: float | None
     detectors: tuple[str, ...] = ()
@@ -136,7 +135,6 @@ class Scales:
         trails = {column: typical("trails", column, quantile) for column, quantile in TRAILS.items()}
         return SampleScales(
             max_energy=float(events.get("energy", np.zeros(1)).max(initial=0.0)),
-            max_hits=float(events.get("n_hits", np.zeros(1)).max(initial=0.0)),
             opening=typical("events", "opening", opening, least=1),
             b_field=typical("trails", "b_field"),
             trails={name: value for name, value in trails.items() if value is not None},
@@ -380,5 +378,4 @@ def _of_tracks(events: Events) -> dict[str, npt.NDArray[Any]]:
     return table | {
         "pt_ratio": np.where(linked, ratio, np.nan),
         "angle": np.where(hard, angle_between(momentum, along), np.nan),
-        "opposite": np.where(linked, tracks["charge"] * true["charge"] < 0, np.nan),
     }

@@ -17,7 +17,7 @@ import numpy as np
 from pflow.config import builtin_names
 from pflow.errors import ConfigError, InputError, PflowError, check_choice, check_type, missing_package, nearest, warn
 from pflow.event import jagged
-from pflow.event.checks import Check, Expected, compare, warn_of
+from pflow.event.checks import UNCHECKED, Check, Expected, compare, warn_of
 from pflow.event.events import Events, LeftOutWarning, concatenate, give_up, leave_out
 from pflow.event.scales import Scales, measure
 from pflow.io.edm4hep.podio import READ, PodioFile
@@ -199,7 +199,8 @@ class EventFile:
         self.layout = getattr(reader, "layout", None)
         self.scales = {truth: Scales() for truth in (True, False)}
         self._measured = {truth: np.zeros(self.num_entries, dtype=np.bool_) for truth in (True, False)}  # by entry
-        self._compared = {True: 0, False: 0}  # number of events at the last comparison
+        self._compared = {True: 0, False: 0}  # number of events at the last comparison,
+        self._unchecked: list[Check] = []  # and what could not be checked then
         self.said: set[str] = set()
         self.closed = False
 
@@ -210,6 +211,7 @@ class EventFile:
         if kind is None:
             # The last events too, since which the number has not doubled.
             self._warn(self._compare(at_least=1.0))
+            warn_of(self._unchecked, self.path)
         self.close()
 
     def __len__(self) -> int:
@@ -292,7 +294,9 @@ class EventFile:
             n, before = scales.n_events, self._compared[truth]
             if self.expected is not None and n > before and (n >= at_least * before or n == self.num_entries):
                 self._compared[truth] = n
-                yield from compare(scales, self.expected.sample)
+                checks = compare(scales, self.expected.sample)
+                self._unchecked = [check for check in checks if check.name == UNCHECKED]
+                yield from checks
 
     def check_field(self) -> list[Check]:
         """Check of the field by the truth of the first entries, for verbs that read none; [] without usable truth.

@@ -68,6 +68,8 @@ MAX_SPACELIKE = 0.1
 """Largest fraction of particles with more momentum than energy, by 1%, without a warning."""
 MAX_AGAIN = 0.01
 """Largest fraction of events that begin with the hits of another one, of those with enough hits, without a warning."""
+MAX_RESPONSE, MIN_EXCESS = 3.0, 10.0
+"""Largest visible energy of an event over the true one, and smallest excess, GeV, that count, without a warning."""
 
 
 class TrueEvents:
@@ -491,7 +493,7 @@ def _with_targets(total: Evaluation, file: str) -> EvaluationResult:
 
 
 def _warn_of(total: Evaluation, file: str) -> None:
-    """Warn of events that are there twice, and of momenta that do not fit the energies."""
+    """Warn of events that are there twice, and of energies and momenta that do not fit the truth or each other."""
     starts = total.algorithms[total.name].places["start"].reshape(-1, 2)
     starts = starts[np.isfinite(starts[:, 0])]
     if (again := len(starts) - len(np.unique(starts, axis=0))) > MAX_AGAIN * len(starts):
@@ -502,6 +504,12 @@ def _warn_of(total: Evaluation, file: str) -> None:
         if metrics.n_spacelike > MAX_SPACELIKE * n:
             text = f"{metrics.n_spacelike} of {n} particles have more momentum than energy: are both in GeV, and of "
             warn(f"{total.titles[name]}: {text}one calibration? Masses and jets are wrong", ImplausibleWarning)
+        energy, true = (metrics.events.columns[column] for column in ("energy", "true_energy"))
+        far = (true > 0) & (energy > np.maximum(MAX_RESPONSE * true, true + MIN_EXCESS))
+        if far.any():
+            text = f"{total.titles[name]}: particles of {np.count_nonzero(far)} of {len(far)} events have up to "
+            text += f"{energy[far].max():.4g} GeV, and what is visible of the true ones up to {true[far].max():.4g} GeV"
+            warn(f"{text}: are they in GeV, and of one event?", ImplausibleWarning)
 
 
 def truth_settings(

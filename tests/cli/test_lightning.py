@@ -313,7 +313,7 @@ def test_what_a_trainer_saves_says_what_the_weights_were_trained_on(run, small, 
     other.test(module, ParticleFlowData(test=small["test"]), verbose=False)
     model = saved()
     assert (model.config["provenance"]["train"], model.config["provenance"]["step"]) == (["gamma1_train_small.root"], 8)
-    assert model.tokeniser.sample.max_hits > pflow.load_model(best(run)).tokeniser.sample.max_hits
+    assert model.tokeniser.sample.max_energy > pflow.load_model(best(run)).tokeniser.sample.max_energy
     pairs = ParticleFlowData(test=str(sample_dir / "gammasep_test_small.root"))
     other.test(ParticleFlow(start_from="ild-g4-photon"), pairs, verbose=False)
     calibration = pflow.load_model("ild-g4-photon").calibration

@@ -1,4 +1,7 @@
+import dataclasses
 import io
+import logging
+import re
 import signal
 import subprocess
 import sys
@@ -12,6 +15,8 @@ import pytest
 
 from pflow.cli.main import EXIT_CODES, LIGHTNING, SIGNALS, VERBS, main, raised_signals
 from pflow.errors import InputError
+from pflow.io.flat import write_events
+from pflow.io.open import read_events
 
 
 def test_help_lists_verbs_and_exit_codes_and_names_the_nearest_verb(capsys):
@@ -137,6 +142,25 @@ def test_a_remote_file_is_not_called_damaged(capsys, monkeypatch):
 
 
 pytestmark = pytest.mark.usefixtures("as_in_the_foreground")
+
+
+def test_verbs_say_once_what_too_few_tracks_leave_unchecked(sample_dir, tmp_path, capsys):
+    events = read_events(sample_dir / "gamma1_val_small.root", entry_stop=20)
+    few, flat, reco, model = (str(tmp_path / name) for name in ("few.root", "flat.root", "reco.root", "model"))
+    write_events(few, dataclasses.replace(events, tracks=None, track_links=None))
+    for words in (
+        ["convert", few, flat],
+        ["reconstruct", few, "--checkpoint", "ild-g4-photon", "--output", reco],
+        ["evaluate", reco, "--truth", few, "--output", str(tmp_path), "--no-plots", "--no-oracle"],
+        ["calibrate", few, "--checkpoint", "ild-g4-photon", "--output", model],
+        ["validate", "--checkpoint", "ild-g4-photon", "--data.val", few],
+    ):
+        assert main(words) == 0
+        assert re.findall("note: .*", capsys.readouterr().err) == [
+            f"note: {few}: too few tracks above 1 GeV, 0 in the barrel and 0 in the endcaps (8 are needed): no trail "
+            "could be checked there"
+        ]
+    assert logging.getLogger("pflow").handlers == []
 
 
 class Signalled:

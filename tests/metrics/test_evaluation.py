@@ -162,6 +162,16 @@ def test_momenta_that_do_not_fit_the_energies_are_said(make_records, make_events
         evaluate(make_events(TRUTH), answer(in_mev))
 
 
+def test_energies_of_a_reconstruction_beyond_the_truth_are_said(events, pandora):
+    """One of 25 events has 23 times its energy: as 2 TeV from a Z."""
+    factor = np.where(np.arange(len(events)) == 4, 23.0, 1.0)
+    wrong = ak.with_field(pandora.particles, factor * pandora.particles.energy, "energy")
+    wrong = dataclasses.replace(pandora, particles=wrong)
+    said = r"^PFlow: particles of 1 of 25 events have up to 196.2 GeV, and what is visible of .* up to 7.353 GeV"
+    with pytest.warns(ImplausibleWarning, match=said):
+        pflow.evaluate(wrong, events, oracle=False)
+
+
 def test_a_reference_of_some_events_is_said_to_be_of_these(make_records, make_events):
     records, events = make_records(RECO), make_events(TRUTH)
     evaluation, reco = Evaluation(), answer(records)

@@ -90,7 +90,7 @@ def test_particles_without_tracks_because_tracker_hits_are_missing(rewrite, sim_
 def test_directions_and_frames(rewrite, cld_path, change):
     without, with_truth, _ = said(rewrite(cld_path, change))
     assert re.search("where they enter|the helix from the IP leads|off what their hits", without)
-    messages = r"rad from their \d+ particles|times their .* momenta|opposite charge|where they enter"
+    messages = r"rad from their \d+ particles|times their .* momenta|bend to the other side|where they enter"
     assert re.search(messages, with_truth)
 
 
