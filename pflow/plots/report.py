@@ -10,7 +10,7 @@ import itertools
 import json
 import math
 import textwrap
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from html import escape
@@ -128,20 +128,28 @@ CAVEATS = {
     "null test": ("n", "the change is less than in the null test"),
 }
 """Sign beside an open marker, and words below the figure, of each reason of `ScanResult.marks`."""
+TWO_FOUND = "count.two_photons_found.efficiency"
 
 
+@styled()
 def scan_figures(result: ScanResult) -> dict[str, Figure]:
     """Matplotlib figures by the name of their file: each headline quantity, and pairs of photons by opening angle."""
     drawn = {key.replace(".", "_"): plot_scan(result, key) for key in result.headlines}
-    # The null test should have the nominal curve within errors, and would cover it.
-    shown = [point for point in result.points if point.pairs and point.point.kind != "null test"]
-    if shown:
-        panel = {
-            point.point.name: Series(**{name: np.array(point.pairs[name], float) for name in ("value", "low", "high")})
-            for point in shown
-        }
-        text = f"{result.nominal.n_events} events"
-        drawn["two_photons_found"] = plot_binned(OPENING_ANGLE, {text: panel}, label="Exactly two particles found")
+    panel, seen = {}, dict[str, None]()
+    for result_of, name in itertools.product(result.points, result.algorithms):
+        # The null test should have the nominal curve within errors, and would cover it; so would each of the oracle's.
+        if result_of.point.kind == "null test" or name == ORACLE or name not in result_of.pairs:
+            continue
+        marks = result.marks(result_of, TWO_FOUND) if name == MODEL else []
+        signs = f" ({''.join(CAVEATS[mark][0] for mark in marks)})" if marks else ""
+        title = f"{result.algorithms[name]}, {result_of.point.name}{signs}"
+        panel[title] = Series(**{of: np.array(result_of.pairs[name][of], float) for of in ("value", "low", "high")})
+        seen |= dict.fromkeys(marks)
+    if panel:
+        text = f"{result.nominal.point.sample}, {result.nominal.n_events} events"
+        figure = plot_binned(OPENING_ANGLE, {text: panel}, label="Exactly two particles found")
+        _note(figure, "Bars: error of each value alone.", seen)
+        drawn["two_photons_found"] = figure
     return drawn
 
 
@@ -175,12 +183,15 @@ def plot_scan(result: ScanResult, key: str) -> Figure:
     figure.legend([shown[name] for name in names], names, loc="outside upper center", ncols=min(3, len(names)))
     drawn = [point for point in result.points if point.point.kind not in ("null test", "tuned")]
     marks = {mark for point in drawn for mark in result.marks(point, key)}
-    reasons = "; ".join(f"{sign}: {text}" for mark, (sign, text) in CAVEATS.items() if mark in marks)
-    note = "Bars: errors of the change; bands: of the nominal value."
-    note += f" Open: the change may be the model's ({reasons})." if marks else ""
-    note = textwrap.fill(note, int(16 * figure.get_figwidth()))
-    figure.supxlabel(note, x=0.01, ha="left", fontsize=10)
+    _note(figure, "Bars: errors of the change; bands: of the nominal value.", marks)
     return figure
+
+
+def _note(figure: Figure, text: str, marks: Collection[str]) -> None:
+    """A text below the panels, and why changes may be the model's, by sign."""
+    reasons = "; ".join(f"{sign}: {reason}" for mark, (sign, reason) in CAVEATS.items() if mark in marks)
+    text += f" The change may be the model's: {reasons}." if marks else ""
+    figure.supxlabel(textwrap.fill(text, int(16 * figure.get_figwidth())), x=0.01, ha="left", fontsize=10)
 
 
 def _draw(axes: Axes, result: ScanResult, key: str, parameter: str, shades: dict[str, str]) -> None:

@@ -101,13 +101,12 @@ def point(name, factor, *, kind="point", move=Move(), algorithms=(MODEL, ORACLE)
         point=ScanPoint(name=name, kind=kind, sample="s", move=move, values=values),
         algorithms={algorithm: dict.fromkeys(KEYS, number) for algorithm in algorithms},
         titles={algorithm: algorithm for algorithm in algorithms},
-        pairs=series,
+        pairs=dict.fromkeys(algorithms, series),
         limits=limits,
         n_events=100,
         n_shared=100,
         hits=2000.0,
         tokens=700.0,
-        seconds=1.0,
     )
 
 
@@ -159,15 +158,23 @@ def test_a_figure_says_why_a_change_may_be_the_models(scanned):
     assert "RMS_{90}" in figure.axes[0].get_ylabel()
     note = figure.get_supxlabel().replace("\n", " ")
     assert "bands: of the nominal value" in note
-    assert note.endswith("may be the model's (o: the detector is outside of its training).")
+    assert note.endswith("may be the model's: o: the detector is outside of its training.")
     certain = dataclasses.replace(scanned, points=[scanned.nominal, scanned["time=none"]])
-    assert "Open" not in plot_scan(certain, "jet_energy.91.resolution").get_supxlabel()
+    assert "model's" not in plot_scan(certain, "jet_energy.91.resolution").get_supxlabel()
     null = point("null test", 1.02, kind="null test", cells=1.0, time=0.0)
     number = null.algorithms[MODEL][KEYS[0]]
     varied = dataclasses.replace(number, replicas=number.replicas * np.linspace(0.999, 1.001, 200))
     null.algorithms[MODEL][KEYS[0]] = varied
     failed = plot_scan(dataclasses.replace(scanned, points=[scanned.nominal, null]), KEYS[0])
     assert "null test not passed: 1.020" in failed.axes[0].get_title(loc="left")
+
+
+def test_pairs_of_photons_have_the_reference_beside_them_and_signs_of_limits(scanned):
+    figure = scan_figures(scanned)["two_photons_found"]
+    (legend,) = figure.legends
+    names = [f"{MODEL}, nominal", f"{REFERENCE}, nominal", f"{MODEL}, cells=4 (o)", f"{MODEL}, time=none"]
+    assert [text.get_text() for text in legend.get_texts()] == names
+    assert figure.get_supxlabel().replace("\n", " ").endswith("o: the detector is outside of its training.")
 
 
 def test_the_legend_has_the_curves_of_all_panels_with_a_colour_each(scanned):
