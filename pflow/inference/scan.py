@@ -6,7 +6,6 @@ import contextlib
 import dataclasses
 import itertools
 import json
-import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from operator import itemgetter
@@ -64,7 +63,7 @@ LOOKED_AT = 20
 DETECTOR = "detector"
 """Parameter name of samples whose detectors differ in more than one number."""
 CSV, REPORT, DOCUMENT = "scan.csv", "report.html", "scan.json"
-SCHEMA = "pflow-scan-point-2"
+SCHEMA = "pflow-scan-point-3"
 
 
 def scan(
@@ -377,7 +376,7 @@ def _measured(
         moved = ((task, task.point.move) for task in tasks)
         chunks = ((task, dataclasses.replace(chunk, move=move)) for task, move in moved for chunk in task.sample.chunks)
         for task, results in itertools.groupby(run(chunks, executor), itemgetter(0)):
-            begin, sample, place, scales = time.perf_counter(), task.sample, 0, Scales()
+            sample, place, scales = task.sample, 0, Scales()
             as_simulated = task.point.move == Move()
             evaluation = Evaluation(name=MODEL, settings=rules, oracle=oracle)
             counts: tuple[float, float] | None = None
@@ -416,7 +415,6 @@ def _measured(
                     n_shared=sample.n_shared,
                     hits=counts[0],
                     tokens=counts[1],
-                    seconds=time.perf_counter() - begin,
                     limits=tuple(task.limits),
                 ),
             )
@@ -478,11 +476,15 @@ def _notes(model: TrainedModel, nominal: Detector, *, measured: bool) -> Iterato
         merge = config.merge
         depth = f"{merge.depth:g} radiation lengths ({merge.depth / 10:g} interaction lengths)"
         depth = depth if merge.depth else f"{merge.layers} layers"
+        # No model of several sizes comes with pflow.
+        alone = (
+            "" if merge.ecal_sizes else ", the one size of its training (pflow recipe general --variant sizes: several)"
+        )
         readout = "; energies and positions are read from single hits" if config.readout else ""
         yield (
-            f"The encoder sees cells merged to {merge.ecal_mm:g} mm (ECAL), {merge.hcal_mm:g} mm (HCAL) and {depth}: "
-            "efficiency, fakes, confusion and pairs of photons, which depend on finding particles, hardly change with "
-            f"smaller cells and thinner layers{readout}."
+            f"The encoder sees cells merged to {merge.ecal_mm:g} mm (ECAL), {merge.hcal_mm:g} mm (HCAL) and {depth}"
+            f"{alone}: efficiency, fakes, confusion and pairs of photons, which depend on finding particles, hardly "
+            f"change with smaller cells and thinner layers{readout}."
         )
     trained = sample.detectors if sample is not None and sample.detectors else (model.tokeniser.detector.name,)
     known = "is one of these" if nominal.name in trained else "is not one of these"

@@ -264,7 +264,7 @@ class PointResult:
     hits, tokens
         Mean numbers of hits of an event, and of tokens that the encoder sees.
     pairs
-        ``count.two_photons_found`` of the model as plain data: edges and unit of the opening angle, number of
+        ``count.two_photons_found`` by algorithm as plain data: edges and unit of the opening angle, number of
         events, and value, low and high of the efficiency; {} without pairs of photons.
     limits
         Caveats of this point.
@@ -277,7 +277,6 @@ class PointResult:
     n_shared: int
     hits: float
     tokens: float
-    seconds: float
     pairs: dict[str, Any] = dataclasses.field(default_factory=dict)
     limits: tuple[Limit, ...] = ()
 
@@ -285,14 +284,16 @@ class PointResult:
     def of(cls, result: EvaluationResult, **facts: Any) -> Self:
         """The numbers of an evaluation."""
         algorithms: dict[str, dict[str, Number]] = {}
+        pairs: dict[str, Any] = {}
         for name, tree in result.algorithms.items():
             numbers = ((key, leaf) for key, leaf in leaves(tree) if isinstance(leaf, Number))
             # The oracle has no confusion.
             shown = ((key, of) for key, of in numbers if name != ORACLE or not key.startswith("confusion_budget"))
             algorithms[name] = {key: number for key, number in shown if math.isfinite(number.value)}
-        of_pairs = result.algorithms[MODEL]["count"]["two_photons_found"]
-        pairs = {**of_pairs, **vars(of_pairs["efficiency"])} if any(of_pairs["n_events"]) else {}
-        pairs = {name: np.asarray(values).tolist() for name, values in pairs.items() if name != "efficiency"}
+            found = dict(tree["count"]["two_photons_found"])
+            if any(found["n_events"]):
+                found |= vars(found.pop("efficiency"))
+                pairs[name] = {key: np.asarray(values).tolist() for key, values in found.items()}
         return cls(algorithms=algorithms, titles=dict(result.titles), pairs=pairs, **facts)
 
     def to_plain(self) -> dict[str, Any]:
@@ -306,7 +307,7 @@ class PointResult:
         algorithms = {
             name: {key: values(number) for key, number in numbers.items()} for name, numbers in self.algorithms.items()
         }
-        names = "titles", "n_events", "n_shared", "hits", "tokens", "seconds", "pairs"
+        names = "titles", "n_events", "n_shared", "hits", "tokens", "pairs"
         plain: dict[str, Any] = without_nan({name: getattr(self, name) for name in names} | {"algorithms": algorithms})
         return plain
 
@@ -585,7 +586,7 @@ class ScanResult:
                 "kind": result.point.kind,
                 "sample": result.point.sample,
                 "values": result.point.texts,
-                **{name: getattr(result, name) for name in ("n_events", "n_shared", "hits", "tokens", "seconds")},
+                **{name: getattr(result, name) for name in ("n_events", "n_shared", "hits", "tokens")},
                 "limits": [limit._asdict() for limit in result.limits],
                 "two_photons_found": result.pairs,
             }
@@ -593,7 +594,7 @@ class ScanResult:
         ]
         plain: dict[str, Any] = without_nan(
             {
-                "schema": "pflow-scan-1",
+                "schema": "pflow-scan-2",
                 "points": points,
                 "limits": self.sentences,
                 "null_test_failed": {key: [n.value, n.low, n.high] for key, n in self.failed.items()},

@@ -9,7 +9,8 @@ import base64
 import itertools
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+import textwrap
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from html import escape
@@ -121,19 +122,34 @@ def embedded(png: bytes, text: str, *, wide: bool = False) -> str:
 ROLES = {MODEL: 0, ORACLE: 1, REFERENCE: 2}
 """Index of the colour of each algorithm, as in the figures of an evaluation."""
 
+CAVEATS = {
+    "outside": ("o", "the detector is outside of its training"),
+    "merged": ("m", "it merges cells or layers before the encoder"),
+    "null test": ("n", "the change is less than in the null test"),
+}
+"""Sign beside an open marker, and words below the figure, of each reason of `ScanResult.marks`."""
+TWO_FOUND = "count.two_photons_found.efficiency"
 
+
+@styled()
 def scan_figures(result: ScanResult) -> dict[str, Figure]:
     """Matplotlib figures by the name of their file: each headline quantity, and pairs of photons by opening angle."""
     drawn = {key.replace(".", "_"): plot_scan(result, key) for key in result.headlines}
-    # The null test should have the nominal curve within errors, and would cover it.
-    shown = [point for point in result.points if point.pairs and point.point.kind != "null test"]
-    if shown:
-        panel = {
-            point.point.name: Series(**{name: np.array(point.pairs[name], float) for name in ("value", "low", "high")})
-            for point in shown
-        }
-        text = f"{result.nominal.n_events} events"
-        drawn["two_photons_found"] = plot_binned(OPENING_ANGLE, {text: panel}, label="Exactly two particles found")
+    panel, seen = {}, dict[str, None]()
+    for result_of, name in itertools.product(result.points, result.algorithms):
+        # The null test should have the nominal curve within errors, and would cover it; so would each of the oracle's.
+        if result_of.point.kind == "null test" or name == ORACLE or name not in result_of.pairs:
+            continue
+        marks = result.marks(result_of, TWO_FOUND) if name == MODEL else []
+        signs = f" ({''.join(CAVEATS[mark][0] for mark in marks)})" if marks else ""
+        title = f"{result.algorithms[name]}, {result_of.point.name}{signs}"
+        panel[title] = Series(**{of: np.array(result_of.pairs[name][of], float) for of in ("value", "low", "high")})
+        seen |= dict.fromkeys(marks)
+    if panel:
+        text = f"{result.nominal.point.sample}, {result.nominal.n_events} events"
+        figure = plot_binned(OPENING_ANGLE, {text: panel}, label="Exactly two particles found")
+        _note(figure, "Bars: error of each value alone.", seen)
+        drawn["two_photons_found"] = figure
     return drawn
 
 
@@ -142,26 +158,44 @@ def plot_scan(result: ScanResult, key: str) -> Figure:
     """A quantity against each parameter, in a panel each.
 
     Bars: errors of the paired comparison with the nominal point. Band: error of the nominal point, common to all.
-    Open markers: the change may be the model's (`ScanResult.marks`).
+    Open markers: the change may be the model's, for the reasons (`ScanResult.marks`) of the signs beside them. A note
+    below the panels says so, since a figure is shown without its report.
     """
-    panels = list(result.labels)
-    figure = Figure(figsize=(7.0, 5.4) if len(panels) == 1 else (5.0 * len(panels), 5.2))
+    panels, nominal = list(result.labels), result.nominal
+    figure = Figure(figsize=(7.0, 5.8) if len(panels) == 1 else (5.0 * len(panels), 5.6))
     all_axes = np.atleast_1d(figure.subplots(1, len(panels), sharey=True))
+    shades: dict[str, str] = {}
     for axes, parameter in zip(all_axes, panels, strict=True):
-        _draw(axes, result, key, parameter)
-    all_axes[0].set_ylabel(label_of(key))
+        _draw(axes, result, key, parameter, shades)
+    label = label_of(key)
+    if key.startswith("jet_energy."):
+        label = label.replace("resolution", r"$\sqrt{2}\ RMS_{90}\,/\,Mean_{90}$")
+    all_axes[0].set_ylabel(label)
+    title = f"{nominal.point.sample}, {nominal.n_events} events"
     if result.null_test:
-        change = result.change(result.null_test, key)
-        all_axes[0].set_title(f"{result.nominal.n_events} events, null test: {change_text(key, change)}", loc="left")
-    shown = dict(zip(*reversed(all_axes[0].get_legend_handles_labels()), strict=True))
+        change = change_text(key, result.change(result.null_test, key))
+        title += f"; null test{' not passed' if key in result.failed else ''}: {change}"
+    all_axes[0].set_title(title, loc="left")
+    # A curve may be in one panel only.
+    shown = {name: of for axes in all_axes for of, name in zip(*axes.get_legend_handles_labels(), strict=True)}
     titles = tuple(result.algorithms.values())
-    labels = sorted(shown, key=lambda label: [*(not label.startswith(title) for title in titles), label])
-    figure.legend([shown[label] for label in labels], labels, loc="outside upper center", ncols=min(3, len(labels)))
+    names = sorted(shown, key=lambda name: [*(not name.startswith(title) for title in titles), name])
+    figure.legend([shown[name] for name in names], names, loc="outside upper center", ncols=min(3, len(names)))
+    drawn = [point for point in result.points if point.point.kind not in ("null test", "tuned")]
+    marks = {mark for point in drawn for mark in result.marks(point, key)}
+    _note(figure, "Bars: errors of the change; bands: of the nominal value.", marks)
     return figure
 
 
-def _draw(axes: Axes, result: ScanResult, key: str, parameter: str) -> None:
-    """One panel."""
+def _note(figure: Figure, text: str, marks: Collection[str]) -> None:
+    """A text below the panels, and why changes may be the model's, by sign."""
+    reasons = "; ".join(f"{sign}: {reason}" for mark, (sign, reason) in CAVEATS.items() if mark in marks)
+    text += f" The change may be the model's: {reasons}." if marks else ""
+    figure.supxlabel(textwrap.fill(text, int(16 * figure.get_figwidth())), x=0.01, ha="left", fontsize=10)
+
+
+def _draw(axes: Axes, result: ScanResult, key: str, parameter: str, shades: dict[str, str]) -> None:
+    """One panel; `shades`: colours of curves at other values of the other parameters, the same in all panels."""
     ticks: dict[float, str] = {}
     place_of, to_scale = _places(result, parameter)
     for name, title in result.algorithms.items():
@@ -174,24 +208,25 @@ def _draw(axes: Axes, result: ScanResult, key: str, parameter: str) -> None:
         if name == REFERENCE and not any(name in point.algorithms for point in result.points[1:]):
             axes.axhline(nominal.value, color=color, linestyle="--", linewidth=1.2, label=f"{title}, nominal")
             continue
-        for number, (others, points) in enumerate(_curves(result, parameter, name).items()):
+        for others, points in _curves(result, parameter, name).items():
             drawn = [point for point in points if key in point.algorithms[name]]
             places = [place_of[point.point.values[parameter]] for point in drawn]
             texts = [p.point.sample if parameter == "detector" else p.point.texts[parameter] for p in drawn]
             ticks |= dict(zip(places, texts, strict=True))
-            shade = color if not number else COLORS[(2 + number) % len(COLORS)]
+            free = COLORS[(len(ROLES) + len(shades)) % len(COLORS)]
+            shade = shades.setdefault(others, free) if others else color
             style: dict[str, Any] = {"color": shade, "marker": marker}
             values = [point.algorithms[name][key].value for point in drawn]
             low, high = zip(*(_paired_bar(result, point, key, name, nominal) for point in drawn), strict=True)
             axes.errorbar(
                 places, values, yerr=[low, high], elinewidth=1.4, linewidth=1.0, **style, label=f"{title}{others}"
             )
-            doubtful = [k for k, point in enumerate(drawn) if name == MODEL and result.marks(point, key)]
-            if doubtful:
-                style |= {"linestyle": "none", "markerfacecolor": "white", "zorder": 5}
-                # One entry in the legend serves for all curves.
-                label = "" if number else "may be the model's (see limits)"
-                axes.plot([places[k] for k in doubtful], [values[k] for k in doubtful], **style, label=label)
+            for place, value, point in zip(places, values, drawn, strict=True):
+                if name == MODEL and (marks := result.marks(point, key)):
+                    style |= {"linestyle": "none", "markerfacecolor": "white", "zorder": 5}
+                    axes.plot([place], [value], **style, label="may be the model's")
+                    signs = "".join(CAVEATS[mark][0] for mark in marks)
+                    axes.annotate(signs, (place, value), (5, 5), textcoords="offset points", fontsize=12, color=shade)
     axes.set_xticks(list(ticks), list(ticks.values()))
     axes.minorticks_off()
     axes.margins(x=0.1)
@@ -206,7 +241,8 @@ def _curves(result: ScanResult, parameter: str, algorithm: str) -> dict[str, lis
         if point.point.kind in ("null test", "tuned") or algorithm not in point.algorithms:
             continue
         others = {name: value for name, value in point.point.values.items() if name != parameter}
-        changed = [f"{name}={value_text(value)}" for name, value in others.items() if value != nominal[name]]
+        texts = {name: point.point.sample if name == "detector" else value_text(others[name]) for name in others}
+        changed = [f"{name}={texts[name]}" for name, value in others.items() if value != nominal[name]]
         by_others.setdefault(f", {' '.join(changed)}" if changed else "", []).append(point)
     # Where parameters vary one at a time, the points of the others would be lone markers in this panel.
     curves = {name: points for name, points in by_others.items() if len(points) > 1 or not name}

@@ -11,7 +11,7 @@ from measurements.rows import DATA, REPORT, fill, table
 from measurements.shipped import GENERAL
 from pflow.inference.scan import scan
 
-VARIED = {"cells": (1, 2, 4), "layers": (1, 2)}
+VARIED = {"cells": (1, 2, 4), "layers": (1, 2), "hcal_layers": (40, 32)}
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

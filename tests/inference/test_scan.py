@@ -65,6 +65,22 @@ def test_a_point_is_the_evaluation_of_moved_events(sample, model, options):
     assert [limit.kind for limit in result["cells=2"].limits] == ["outside"]
 
 
+def test_pairs_of_photons_are_counted_for_each_algorithm(sample_dir, model, options, tmp_path, no_figures):
+    file = sample_dir / "gammasep_test_small.root"
+    result = scan(file, vary={"cells": [2]}, output=tmp_path, **options)
+    nominal = result.nominal.pairs
+    assert nominal.keys() == {MODEL, REFERENCE}
+    assert result["cells=2"].pairs.keys() == {MODEL}
+    events = read_events(file, entry_stop=N)
+    expected = evaluate(model.reconstruct(events), events, oracle=False).algorithms
+    for name, of in nominal.items():
+        counted = expected[name]["count"]["two_photons_found"]
+        assert of["n_events"] == counted["n_events"]
+        np.testing.assert_array_equal(of["value"], counted["efficiency"].value)
+    document = json.loads((tmp_path / "scan.json").read_text(encoding="utf-8"))
+    assert document["points"][0]["two_photons_found"].keys() == nominal.keys()
+
+
 def test_what_is_wrong_with_a_point_is_said_once_with_its_name(sample, options, tmp_path):
     """Energies of hits in MeV, and particles of 30 times the energy of what they are made of."""
     events = read_events(sample, entry_stop=N)
@@ -204,6 +220,7 @@ def test_general_says_what_limits_it(sample):
         "null test": set(),
     }
     assert "20 mm (ECAL), 90 mm (HCAL) and 8 radiation lengths" in result.notes[0]
+    assert "the one size of its training (pflow recipe general --variant sizes: several)" in result.notes[0]
     assert {MODEL, ORACLE, REFERENCE} == result.nominal.algorithms.keys()
     assert result["cells=4"].tokens > 0.8 * result.nominal.tokens  # though there are fewer hits
     assert result["cells=4"].hits < 0.8 * result.nominal.hits
@@ -214,6 +231,7 @@ def test_a_model_of_several_sizes_sees_the_smallest_cells(sample, options, sized
     result = scan(sample, vary={"ecal_cells": [1, 2, 4]}, **{**options, "checkpoint": sized})
     assert not any(limit.kind == "merged" for point in result.points for limit in point.limits)
     assert "5 mm (ECAL), 90 mm (HCAL)" in result.notes[0]
+    assert "--variant sizes" not in result.notes[0]
     assert result["ecal_cells=4"].tokens < 0.8 * result.nominal.tokens
     assert result.provenance["options"]["merge_mm"] == 5.0
 

@@ -118,7 +118,6 @@ def measured(response, places, *, key="event.visible_energy.rms90_over_mean90", 
         n_events=len(response),
         hits=10.0,
         tokens=5.0,
-        seconds=1.0,
         **given,
     )
 

@@ -101,13 +101,12 @@ def point(name, factor, *, kind="point", move=Move(), algorithms=(MODEL, ORACLE)
         point=ScanPoint(name=name, kind=kind, sample="s", move=move, values=values),
         algorithms={algorithm: dict.fromkeys(KEYS, number) for algorithm in algorithms},
         titles={algorithm: algorithm for algorithm in algorithms},
-        pairs=series,
+        pairs=dict.fromkeys(algorithms, series),
         limits=limits,
         n_events=100,
         n_shared=100,
         hits=2000.0,
         tokens=700.0,
-        seconds=1.0,
     )
 
 
@@ -150,6 +149,52 @@ def test_points_have_paired_bars_and_doubtful_ones_are_open(scanned):
     assert np.ptp(segments[1][:, 1]) == 0
     (doubtful,) = (line for line in axes.lines if line.get_label().startswith("may be the model's"))
     np.testing.assert_allclose(np.array(doubtful.get_data(), dtype=np.float64), [[4], [0.065]])
+
+
+def test_a_figure_says_why_a_change_may_be_the_models(scanned):
+    figure = plot_scan(scanned, "jet_energy.91.resolution")
+    assert [text.get_text() for text in figure.axes[0].texts] == ["o"]
+    assert figure.axes[0].get_title(loc="left") == "s, 100 events; null test: 1.0200"
+    assert "RMS_{90}" in figure.axes[0].get_ylabel()
+    note = figure.get_supxlabel().replace("\n", " ")
+    assert "bands: of the nominal value" in note
+    assert note.endswith("may be the model's: o: the detector is outside of its training.")
+    certain = dataclasses.replace(scanned, points=[scanned.nominal, scanned["time=none"]])
+    assert "model's" not in plot_scan(certain, "jet_energy.91.resolution").get_supxlabel()
+    null = point("null test", 1.02, kind="null test", cells=1.0, time=0.0)
+    number = null.algorithms[MODEL][KEYS[0]]
+    varied = dataclasses.replace(number, replicas=number.replicas * np.linspace(0.999, 1.001, 200))
+    null.algorithms[MODEL][KEYS[0]] = varied
+    failed = plot_scan(dataclasses.replace(scanned, points=[scanned.nominal, null]), KEYS[0])
+    assert "null test not passed: 1.020" in failed.axes[0].get_title(loc="left")
+
+
+def test_pairs_of_photons_have_the_reference_beside_them_and_signs_of_limits(scanned):
+    figure = scan_figures(scanned)["two_photons_found"]
+    (legend,) = figure.legends
+    names = [f"{MODEL}, nominal", f"{REFERENCE}, nominal", f"{MODEL}, cells=4 (o)", f"{MODEL}, time=none"]
+    assert [text.get_text() for text in legend.get_texts()] == names
+    assert figure.get_supxlabel().replace("\n", " ").endswith("o: the detector is outside of its training.")
+
+
+def test_the_legend_has_the_curves_of_all_panels_with_a_colour_each(scanned):
+    first, large, *_ = scanned.points
+    both = [
+        dataclasses.replace(of, point=dataclasses.replace(of.point, name=f"{sample}{of.point.name}", **changed))
+        for of in (first, large)
+        for sample, detector in (("s", 0.0), ("other", 1.0))
+        for changed in [{"sample": sample, "values": {"cells": of.point.values["cells"], "detector": detector}}]
+    ]
+    figure = plot_scan(ScanResult(points=both, labels={"cells": "Cells", "detector": "Detector"}), KEYS[0])
+    (legend,) = figure.legends
+    names = [text.get_text() for text in legend.get_texts()]
+    assert {f"{MODEL}, detector=other", f"{MODEL}, cells=4"} <= set(names)
+    colors = {
+        container.get_label(): container.lines[0].get_color() for axes in figure.axes for container in axes.containers
+    }
+    curves = [name for name in colors if name.startswith(MODEL)]
+    assert len({colors[name] for name in curves}) == len(curves) == 3
+    assert [tick.get_text() for tick in figure.axes[1].get_xticklabels()] == ["s", "other"]
 
 
 def test_the_page_is_whole_and_begins_with_the_limits(scanned):
