@@ -90,7 +90,12 @@ def test_an_interrupted_run_leaves_no_file_and_says_so(reconstruct, good, tmp_pa
 
 @pytest.mark.parametrize(
     ("name", "output", "said"),
-    [("file", "file", "is a file"), ("file", "file/run", "is a file"), ("config.yaml", "", "config.yaml")],
+    [
+        ("file", "file", "is a file"),
+        ("file", "file/run", "is a file"),
+        ("config.yaml", "", "config.yaml"),
+        ("training.png", "", "training.png is not of a training"),
+    ],
 )
 def test_a_run_replaces_nothing_that_is_no_run(tiny, data, tmp_path, capsys, name, output, said):
     (tmp_path / name).write_text("precious: 1")

@@ -78,6 +78,15 @@ LINKED = {
 }
 """Options that take the value of another one; jsonargparse ignores a value of their own in a configuration."""
 
+IN_WORDS = {
+    r"Expected a <class '(?:\w+\.)*(\w+)'>": r"expected \1",
+    " or expected ": " or ",
+    r"Expected a typing\.Literal\[(.*?)\]": r"expected one of \1",
+    "Expected a dot import path string: ": "expected a class, found ",
+    r"\. Got value: ": ", found ",
+}
+"""Parts of jsonargparse's messages, and what the user reads instead."""
+
 MOST_USED = """\
 used most:
   --data.train FILES --data.val FILES    to train on and to validate on; 'train/*.root' names several
@@ -193,11 +202,15 @@ class Parser(LightningArgumentParser):  # type: ignore[misc]
         """Raise a WrongUsageError: the option, the mistake and the nearest names, in one line."""
         text = re.sub(r"Expected a path but \S+ either not accessible or invalid", "", " ".join(message.split()))
         key = ".".join(re.findall(r'Parser key "([\w.]+)"', text))
+        value = re.search(r"Given value: (?!NestedArg|Namespace)(\S+)$", text)
         # jsonargparse lists the error of each type of a union; the user did not mean the plain types.
         text = re.sub(r'Parser key "[\w.]+":|Does not validate.*?Errors:| Given value type.*', "", text)
         reasons = [part.strip() for part in text.split(" - ") if part.strip()]
-        reason = next((part for part in reasons if not part.startswith("Expected a <class")), reasons[0])
-        reason = re.sub(r"Expected a <class '(\w+)'>", r"expected \1", reason).replace(". Got value: ", ", found ")
+        plain = " or ".join(part for part in reasons if not part.endswith("<class 'NoneType'>"))
+        reason = next((part for part in reasons if not part.startswith("Expected a <class")), plain)
+        for theirs, ours in IN_WORDS.items():
+            reason = re.sub(theirs, ours, reason)
+        reason += f", found {value[1]}" if value and ", found " not in reason else ""
         wrong = re.search(r"rguments: --([\w.]+)|(?:Group '([\w.]+)' does not accept )?[Oo]ption '([\w.]+)'", reason)
         suggestions = []
         if wrong and "nearest matches" not in reason:  # an architecture's own parser has added them

@@ -84,7 +84,13 @@ class EventLists:
         return dataclasses.replace(self, **values)  # type: ignore[type-var]
 
     def __iter__(self) -> Iterator[Self]:
-        return (self[index] for index in range(len(self)))
+        if hasattr(self, "_of_a_loop"):
+            raise TypeError("one event of a loop is not a list of events")
+        for index in range(len(self)):
+            event = self[index]
+            # Awkward would iterate over the event of an event of a list without an end.
+            object.__setattr__(event, "_of_a_loop", True)
+            yield event
 
     def __array__(self, *_: Any, **__: Any) -> Any:
         """Refuse conversion to an array: items of events are events, so the conversion would never end."""

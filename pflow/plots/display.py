@@ -443,7 +443,7 @@ def plot_event(scene: EventScene) -> Figure:
     space.view_init(elev=20, azim=-65)
     space.text(1.05 * half, 0, 0, "z", fontsize=11)
     space.set(xlim=(-z, z), ylim=(-radius, radius), zlim=(-radius, radius))
-    space.set_box_aspect((z, radius, radius), zoom=2.0)
+    space.set_box_aspect((z, radius, radius), zoom=1.4)
     if norm is not None:
         # Hits are drawn last and, coloured by energy, are one group: the last collection.
         style = {"location": "bottom", "label": "Hit energy [GeV]", "aspect": 50, "pad": 0.02}

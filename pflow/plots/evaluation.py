@@ -369,7 +369,7 @@ def _errorbars(axes: Axes, x: Floats, values: Series, *, xerr: Floats | None = N
         yerr = np.maximum(0, np.stack([values.value - values.low, values.high - values.value]))[:, shown]
         across = None if xerr is None else xerr[:, shown]
         bars = axes.errorbar(x[shown], values.value[shown], yerr, across, linestyle="none", elinewidth=1.2, **style)
-        bars.lines[0].set_clip_on(False)  # markers on the axis are whole
+        bars.lines[0].set(clip_on=False, zorder=3)  # markers on the axis are whole: in front of its line
     return np.asarray(shown)
 
 

@@ -68,11 +68,12 @@ def check_run_folder(folder: Path, *, continued: str | None = None) -> None:
     if not os.access(there, os.W_OK | os.X_OK):
         raise ConfigError(f"cannot write to folder {folder}: no permission to write in {there}")
     configuration = folder / "config.yaml"
-    if configuration.exists() and not (configuration.is_file() and configuration.read_bytes().startswith(OF_LIGHTNING)):
-        raise ConfigError(
-            f"{configuration} is not of a training and would be replaced: choose another folder (--output)"
-        )
     held = [name for name in ("best.ckpt", "last.ckpt") if (folder / name).exists()]
+    if not (configuration.is_file() and configuration.read_bytes().startswith(OF_LIGHTNING)):
+        drawn = [] if held else ["training.png", "training.pdf"]
+        if others := [name for name in ("config.yaml", *drawn) if (folder / name).exists()]:
+            text = f"{folder / others[0]} is not of a training and would be replaced: choose another folder (--output)"
+            raise ConfigError(text)
     if held and (continued is None or Path(continued).resolve().parent != folder.resolve()):
         raise ConfigError(
             f"{folder} already holds a run ({', '.join(held)}): choose another folder with --output, or resume it: "

@@ -113,6 +113,13 @@ def test_events_cannot_become_an_array(function):
         function(made())
 
 
+def test_events_in_a_list_cannot_become_an_array():
+    """Awkward iterates over what a list holds without asking it for an array, and never returned."""
+    with pytest.raises(TypeError, match="one event of a loop is not a list of events"):
+        ak.from_iter([made()])
+    assert [len(event) for event in made()] == [1, 1, 1]
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [

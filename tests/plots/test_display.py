@@ -6,6 +6,7 @@ import matplotlib as mpl
 import numpy as np
 import pytest
 from matplotlib.collections import LineCollection
+from mpl_toolkits.mplot3d import proj3d
 
 from pflow.errors import ConfigError, InputError
 from pflow.event import jagged
@@ -166,6 +167,19 @@ def test_hits_are_at_their_positions_and_the_legend_names_them(event):
     arrows = [item for item in figure.axes[0].collections if isinstance(item, LineCollection)][-1]
     expected = [mpl.colors.to_rgb(colour) for colour in scene.lines[1].colours]
     np.testing.assert_allclose(arrows.get_colors()[:, :3], expected)
+
+
+def test_the_view_in_space_has_all_hits_and_particles(cld_rec):
+    """Hits at the ends of the barrel and tips of arrows lay outside of it."""
+    for number in (0, 4):
+        scene = make_scene(cld_rec[number])
+        figure = plot_event(scene)
+        rendered(figure, "png")
+        (space,) = (axes for axes in figure.axes if axes.name == "3d")
+        x, y, z = np.concatenate([scene.position, *(lines.points[:, -1] for lines in scene.lines)]).T
+        right, up, _ = proj3d.proj_transform(z, x, y, space.get_proj())
+        places = space.transAxes.inverted().transform(space.transData.transform(np.stack([right, up], axis=1)))
+        assert 0.02 < places.min() < places.max() < 0.98
 
 
 @pytest.mark.parametrize(

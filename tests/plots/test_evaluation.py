@@ -163,7 +163,9 @@ def test_points_have_intervals_places_and_whole_markers():
     assert list(y) == [0.5]
     axes = plot_binned(AXIS, {"": {"PFlow": series(0.0, 0.8)}}, label="Fake rate", limits=(0.0, None)).axes[0]
     assert axes.get_ylim()[0] == 0.0
-    assert not axes.containers[0].lines[0].get_clip_on()
+    marker = axes.containers[0].lines[0]
+    assert not marker.get_clip_on()
+    assert marker.get_zorder() > axes.spines["bottom"].get_zorder()
     figure = plot_binned(FLAT, {"": {"a": series(0.5, 0.8), "b": series(0.5, 0.8)}}, label="Efficiency")
     (first, _, _), (second, _, _) = points(figure.axes[0])
     assert first == pytest.approx([1 / 3, 4 / 3])

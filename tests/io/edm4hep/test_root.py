@@ -69,7 +69,7 @@ n_entries = file.Get("events").GetEntries()
 frame = ROOT.RDataFrame("events", sys.argv[1]).Alias("Tracks", "_PFlow_tracks.index")
 frame = frame.Define("pz", "sum_pz(PFlow)").Define("variance", "sum_variance(PFlow)")
 frame = frame.Define("track", "sum_tracks(PFlow, Tracks)").Define("energy", "Sum(PFlow.energy)")
-sums = [frame.Sum(name) for name in ("pz", "variance", "energy", "track")]
+sums = [frame.Sum(name) for name in ("pz", "variance", "energy", "PFlow.energy", "track")]
 print(json.dumps([n_entries, frame.GetColumnType("PFlow"), [one.GetValue() for one in sums]]))
 """
 
@@ -80,5 +80,6 @@ def test_rdataframe_has_the_particles_as_fccanalyses_wants_them(cld_rntuple_path
     n_entries, kind, sums = json.loads(done.stdout.splitlines()[-1])
     assert (n_entries, kind) == (5, "ROOT::VecOps::RVec<edm4hep::ReconstructedParticleData>")
     reco = read_reco(out)
-    values = (reco.particles.pz, reco.particles.covariance[:, :, 9], reco.particles.energy, reco.track_links.source)
+    energy = reco.particles.energy
+    values = (reco.particles.pz, reco.particles.covariance[:, :, 9], energy, energy, reco.track_links.source)
     np.testing.assert_allclose(sums, [ak.sum(one) for one in values], rtol=1e-5)
