@@ -51,9 +51,9 @@ DEFINITIONS = {
     "charge.accuracy": "matched pairs of equal charge / matched pairs",
     "pdg.accuracy": "matched pairs of equal |PDG| / matched pairs",
     "pdg.class_accuracy": "matched pairs of the same class / matched pairs",
-    "class.*.efficiency": "targets with a match of cost <= 0.5 (of shared hits: overlap >= 0.5) / targets, of class *",
+    "class.*.efficiency": "targets with a match of cost <= 0.5 (of shared hits: overlap >= 0.5) / targets, by class",
     "class.*.efficiency_loose": "matched targets, by the matching's own largest cost / targets, of true class *",
-    "class.*.fake_rate": "unmatched / all reconstructed particles, of reconstructed class *",
+    "class.*.fake_rate": "without a match up to the matching's own largest cost / reconstructed ones, by class",
     "class.*.purity": "matched to a target of the same class / all reconstructed particles, of class *",
     "class.*.identified": "matched to a particle of the same class / matched targets, of true class *",
     "class.*.response_median": "as energy.response_median, of matched pairs of true class *",
@@ -61,7 +61,7 @@ DEFINITIONS = {
     "class.*.resolution_68_over_median": "class.*.resolution_68 / class.*.response_median",
     "class.*.median_deg": "as angle.median_deg, of matched pairs of true class *",
     "class.*.q68_deg": "as angle.q68_deg, of matched pairs of true class *",
-    "fake_energy_fraction": "energy of unmatched / of all reconstructed particles",
+    "fake_energy_fraction": "energy of unmatched (as of class.*.fake_rate) / of all reconstructed particles",
     "energy_weighted_efficiency": "energy of targets with a match of cost <= 0.5 / of all targets",
     "energy_weighted_efficiency_loose": "energy of matched / of all targets",
     "event.*.response_median": "median of reconstructed / true visible energy or mass: plain sums of all particles",
@@ -72,10 +72,10 @@ DEFINITIONS = {
     "event.*.rms90_over_mean90": "rms90 / mean90",
     "track_momentum.in_neutral": "momentum of tracks in neutral reconstructed particles / of all tracks",
     "track_momentum.in_none": "momentum of tracks in no (without links from tracks: in no charged) particle / of all",
-    "confusion_budget.resolution.*": "rms90 / mean90 of the visible energy's response, with particles of *, and of the "
-    "steps before, from truth: the oracle's (perfect pattern recognition), then (measurement_*) true energies; as "
-    "ILDConfig's PerfectPhoton, PerfectPhotonNeutronK0L and PerfectPFA",
-    "confusion_budget.gain.*": "root of the difference of squares of the resolutions before and after the step *",
+    "confusion_budget.resolution.*": "rms90 / mean90 of the visible energy's response with particles of this kind, and "
+    "of the steps before, from truth: the oracle's (perfect pattern recognition), then (measurement_*) true energies; "
+    "as ILDConfig's PerfectPhoton, PerfectPhotonNeutronK0L and PerfectPFA",
+    "confusion_budget.gain.*": "root of the difference of squares of the resolutions before and after the step",
     "confusion_budget.confusion": "that root from measured to charged: what perfect pattern recognition would gain",
     "confusion_budget.measurement": "resolution.charged: all particles are found, with the energies of the oracle",
     "photon_pairs.opening_response": "median of reconstructed / true opening angle of pairs of photons, both matched",
@@ -84,15 +84,17 @@ DEFINITIONS = {
     "photon_pairs.angle_*_mean_deg": "mean angle of the harder (1) and the softer (2) photon of these pairs",
     "photon_pairs.binned.*": "the same in bins of the true opening angle",
     "jet_energy.*.resolution": "sqrt(2) RMS90 / Mean90 of the plain sum of energies of events of two jets at rest, "
-    "at sqrt(s) of * GeV (ILDPerformance, UdsAnalysis; M. Thomson, NIM A 611 (2009) 25)",
+    "by sqrt(s) in GeV (ILDPerformance, UdsAnalysis; M. Thomson, NIM A 611 (2009) 25)",
     "jet_energy.*.scale": "Mean90 of that sum / sqrt(s), which is the energy of all visible true particles",
     "jet_energy.*.resolution_barrel": "that resolution for |cos theta| < 0.7 of the quarks or the thrust axis",
     "jet_energy.*.scale_barrel": "that scale for |cos theta| < 0.7",
     "jet_energy.*.resolution_endcap": "that resolution for |cos theta| >= 0.7",
     "jet_energy.*.scale_endcap": "that scale for |cos theta| >= 0.7",
     "jet_energy.*.binned.*": "the same in bins of |cos theta|",
-    "taus.mode_right": "taus whose reconstructed charged particles and photons are of their decay mode / taus",
-    "hadronic_mass.*.median_gev": "median mass of the two jets of a hadronic Z, W or H (Durham, no leptons); 0 without",
+    "taus.mode_right": "taus whose reconstructed charged particles and photons are of their decay mode, one or "
+    "two photons for a pi0, more for several / taus; matched particles count for their tau, others for the nearest",
+    "hadronic_mass.*.median_gev": "median mass of the two jets (Durham) of a hadronic Z, W or H, nearest to it in "
+    "angle; particles matched to a true one of no boson, such as leptons, are left out; 0 without jets",
     "hadronic_mass.*.response_median": "median of that mass / the mass of the boson's targets",
     "hadronic_mass.*.resolution_68": "half the narrowest interval with 68.3% of that ratio",
     "hadronic_mass.*.resolution_68_over_median": "that resolution_68 / response_median",
@@ -504,7 +506,8 @@ def method(result: EvaluationResult) -> str:
     return (
         f"Truth: rule '{settings.rule}', energy above {settings.e_min:g} GeV{tracks}. "
         f"Matching: {settings.matching.definition}.{otherwise} "
-        f"Efficiency: matches of cost at most {settings.matching.close.cut:g}; loose: {settings.matching.cut:g}. "
+        f"Efficiency: matches of cost at most {settings.matching.close.cut:g}; loose efficiency, fakes and all else: "
+        f"{settings.matching.cut:g}. "
         f"{jet_energy}"
         "Sums are of the particles as they stand. Errors: half the 68.3% interval, by resampling events; differences "
         f"are of the same events. All numbers: metrics.json.{jets}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -18,7 +19,7 @@ from pflow.metrics.event import BOSONS, OPENING_ANGLE
 from pflow.metrics.jets import ABS_COS_THETA
 from pflow.metrics.match import AXES, DISTANCE, ENERGY, THETA
 from pflow.metrics.oracle import ORACLE
-from pflow.metrics.report import REFERENCE, EvaluationResult
+from pflow.metrics.report import DEFINITIONS, REFERENCE, EvaluationResult
 from pflow.metrics.stats import Axis, Floats, Number, Series, Tree, leaves
 from pflow.physics.arrays import Mask
 from pflow.plots import COLORS, MARKERS, styled
@@ -150,15 +151,40 @@ STEPS = {
 }
 """Names of the steps of the confusion budget."""
 
+DEFINED = {
+    "angle": ("angle.median_deg",),
+    "confusion": ("pdg.class_accuracy",),
+    "confusion_budget": ("confusion_budget.resolution.*", "confusion_budget.gain.*"),
+    "count_difference": ("count.exact_fraction",),
+    "efficiency": ("class.*.efficiency",),
+    "fake_rate": ("class.*.fake_rate",),
+    "hadronic_mass": ("hadronic_mass.*.median_gev", "hadronic_mass.*.response_median"),
+    "jet_energy_resolution": ("jet_energy.*.resolution",),
+    "jet_energy_scale": ("jet_energy.*.scale", "jet_energy.*.resolution"),
+    "jets": ("jets.*.iqr_over_median", "jets.*.efficiency"),
+    "jets_angle": ("jets.*.q68_deg", "jets.*.efficiency"),
+    "photon_pairs": ("photon_pairs.opening_response", "photon_pairs.mass_response"),
+    "photon_pairs_angle": ("photon_pairs.angle_*_mean_deg",),
+    "q68_deg": ("angle.q68_deg",),
+    "resolution_68": ("energy.resolution_68",),
+    "response": ("energy.response_median", "energy.resolution_68"),
+    "tau_modes": ("taus.mode_right",),
+    "two_photons_found": ("count.two_photons_found.efficiency",),
+    "visible": ("event.*.response_median", "event.*.resolution_68"),
+}
+"""What a figure shows, keys of `DEFINITIONS`, by the beginning of its name; the longest beginning holds."""
+
 
 def caption(name: str) -> str:
-    """The caption of a figure by its name.
+    """The caption of a figure by its name, and the definitions of what it shows.
 
     >>> caption("q68_deg_vs_energy_by_class")
-    '68% quantile of the angle vs energy by class'
+    '68% quantile of the angle vs energy by class: 68% quantile of the angle between the directions of matched pairs'
     """
     metric, versus, axis = name.partition("_vs_")
-    return (WORDS.get(metric, metric) + versus + axis).replace("_", " ")
+    words = (WORDS.get(metric, metric) + versus + axis).replace("_", " ")
+    keys = DEFINED.get(max(filter(name.startswith, DEFINED), key=len, default=""), ())
+    return ": ".join([words, *filter(None, ["; ".join(DEFINITIONS[key] for key in keys)])])
 
 
 def figures(result: EvaluationResult) -> dict[str, Figure]:
@@ -472,7 +498,7 @@ def plot_confusion(
         colour = "white" if fraction > 0.5 else "black"
         axes.text(column, row, cell, ha="center", va="center", fontsize=9, color=colour)
     for ticks, names in ((axes.set_xticks, reco_classes), (axes.set_yticks, true_classes)):
-        ticks(range(len(names)), [name.replace("_", "\n") for name in names], fontsize=10)
+        ticks(range(len(names)), ["\n".join(textwrap.wrap(name.replace("_", " "), 8)) for name in names], fontsize=10)
     axes.tick_params(which="both", length=0)
     axes.minorticks_off()
     axes.set(xlabel=f"Reconstructed {of}", ylabel=f"True {of}")

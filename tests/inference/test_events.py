@@ -6,17 +6,20 @@ import awkward as ak
 import numpy as np
 import pytest
 import torch
+import uproot
 
 import pflow
 from pflow.checkpoint import load_model
 from pflow.errors import ConfigError, InputError
 from pflow.event import jagged
 from pflow.event.events import BadEntriesWarning, Flag, ImplausibleWarning, LeftOutWarning
+from pflow.event.truth import select_targets
 from pflow.inference.events import batch_limits, pick_device, reconstruct, warn_of_tracks
 from pflow.inference.files import reconstruct_files
 from pflow.io.flat import write_events
 from pflow.io.open import read_events
 from pflow.io.particles_root import read_reco
+from pflow.metrics.evaluation import evaluate, visible_truth
 from pflow.model.api import DecodingConfig
 from pflow.model.pointing import PointingDecodingConfig, PointingNetworkConfig, PointingReconstructor
 from pflow.model.translation import TranslationNetworkConfig, TranslationReconstructor
@@ -367,11 +370,19 @@ def test_cells_are_merged_to_the_size_that_is_asked_for(sample_dir, tmp_path, si
 
 
 @pytest.mark.filterwarnings("ignore:.*in a form that can be copied")
-def test_files_hold_candidates_where_they_are_asked_for(cld_path, cld_rec, tmp_path):
+def test_the_sum_of_the_list_is_one_in_memory_files_and_evaluation_and_candidates_are_apart(
+    cld_path, cld_rec, tmp_path
+):
     made = reconstruct(cld_rec, "general", candidates=0.05)
+    sums = ak.to_numpy(ak.sum(made.particles, axis=-1).energy)
+    response = sums / visible_truth(cld_rec, select_targets(cld_rec)).sums[:, 3]
+    numbers = evaluate(made, cld_rec, oracle=False).algorithms["PFlow"]["event"]["visible_energy"]
+    assert numbers["response_median"].value == pytest.approx(np.median(response), rel=1e-5)
     for format in ("ttree", "edm4hep"):
         out = tmp_path / f"{format}.root"
         reconstruct_files([cld_path], output=out, format=format, candidates=0.05)
+        written = uproot.open(out)["events"]["PFlow.energy"].array()
+        np.testing.assert_allclose(ak.sum(written, axis=1), sums, rtol=1e-5)
         for name in ("particles", "candidates"):
             ours, theirs = (getattr(reco, name).energy for reco in (read_reco(out), made))
             assert ak.num(ours).to_list() == ak.num(theirs).to_list()

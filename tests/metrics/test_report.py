@@ -125,7 +125,7 @@ def test_table_shows_algorithms_numbers_and_settings(result):
         "truth.root, ild_g4, 0 to 20 GeV",
         "rule 'stable', energy above 0.1 GeV",
         "above cost 3",
-        "Efficiency: matches of cost at most 0.5; loose: 3",
+        "Efficiency: matches of cost at most 0.5; loose efficiency, fakes and all else: 3.",
         "PFlow - Classic",
         "exact count │ 0.50 ±0.31 │ 1.00 -0.37 │ -0.50 ±0.30",
     ):

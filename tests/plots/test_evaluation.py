@@ -1,4 +1,5 @@
 import dataclasses
+import itertools
 
 import numpy as np
 import pytest
@@ -6,10 +7,19 @@ import pytest
 from pflow.event.events import Reconstruction
 from pflow.io.open import read_events
 from pflow.metrics.evaluation import AlgorithmMetrics, Evaluation
+from pflow.metrics.event import RECO_MODES, TRUE_MODES
 from pflow.metrics.jets import ABS_COS_THETA
 from pflow.metrics.stats import Axis, Bootstrap, Distribution, Number, Series
 from pflow.plots import rendered
-from pflow.plots.evaluation import BINNED, figures, plot_binned, plot_confusion, plot_distribution, plot_training
+from pflow.plots.evaluation import (
+    BINNED,
+    caption,
+    figures,
+    plot_binned,
+    plot_confusion,
+    plot_distribution,
+    plot_training,
+)
 
 
 def of_response(number):
@@ -80,6 +90,14 @@ def texts_of(figure) -> str:
 def test_sample_detector_and_energy_stand_on_each_figure(drawn):
     for name, figure in drawn.items():
         assert "some.root, of_mine, 91 GeV\n25 events, truth rule 'stable'" in texts_of(figure), name
+
+
+def test_definitions_and_sources_stand_beside_each_figure(drawn):
+    assert {name for name in drawn if ": " not in caption(name)} == set()
+    for of in ("resolution", "scale"):
+        assert "UdsAnalysis; M. Thomson, NIM A 611" in caption(f"jet_energy_{of}_vs_abs_cos_theta")
+    assert "ILDConfig's PerfectPhoton" in caption("confusion_budget")
+    assert "cost <= 0.5" in caption("efficiency_vs_energy_by_class")
 
 
 def test_figures_of_jet_energies_bosons_and_decay_modes(drawn):
@@ -193,6 +211,10 @@ def test_confusion_shows_fractions_and_counts():
     axes = plot_confusion([[3, 1], [0, 0]], ["photon", "fake"], ["photon", "missed"]).axes[0]
     assert [text.get_text() for text in axes.texts] == ["75.0%\n3", "25.0%\n1"]
     assert [label.get_text() for label in axes.get_xticklabels()] == ["photon", "missed"]
+    axes = plot_confusion(np.eye(8), TRUE_MODES, RECO_MODES).axes[0]
+    axes.figure.draw_without_rendering()
+    ends = [label.get_window_extent() for label in axes.get_xticklabels()]
+    assert all(left.x1 < right.x0 for left, right in itertools.pairwise(ends))
 
 
 HISTORY = {
