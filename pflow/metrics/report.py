@@ -30,6 +30,9 @@ REFERENCE = "reference"
 BY_TRACK_LINKS = "track_momentum.in_none"
 """Key with another definition for an algorithm without links from tracks: no differences between the two."""
 
+WITHOUT_MATCHES = ("count", "event", "track_momentum", "jet_energy", "jets")
+"""Parts of the results that do not depend on the matching of particles."""
+
 SCHEMA = "pflow-metrics-5"
 """Changes when a key is renamed, removed or redefined, not when one is added."""
 
@@ -359,12 +362,23 @@ def document(result: EvaluationResult, *, inputs: Mapping[str, Any] | None = Non
 
 
 def differences(result: EvaluationResult) -> dict[str, dict[str, Number]]:
-    """Paired differences of all algorithms to the baseline by name and key; none without a baseline."""
-    trees = dict(result.algorithms)
-    baseline = trees.pop(result.baseline or "", None)
+    """Paired differences of all algorithms to the baseline by name and key; none without a baseline.
+
+    Between algorithms that are matched by different rules, only of `WITHOUT_MATCHES`.
+    """
+    trees, rules, base = dict(result.algorithms), result.matched_otherwise, result.baseline or ""
+    baseline = trees.pop(base, None)
     if baseline is None:
         return {}
-    return {name: paired(tree, baseline) for name, tree in trees.items() if tree["n_events"] == baseline["n_events"]}
+    pairs = {name: paired(tree, baseline) for name, tree in trees.items() if tree["n_events"] == baseline["n_events"]}
+    return {
+        name: {
+            key: number
+            for key, number in pair.items()
+            if rules.get(name) == rules.get(base) or key.partition(".")[0] in WITHOUT_MATCHES
+        }
+        for name, pair in pairs.items()
+    }
 
 
 def _cells(result: EvaluationResult) -> tuple[list[str], list[list[list[str]]]]:
@@ -492,7 +506,8 @@ def method(result: EvaluationResult) -> str:
     settings = result.settings
     tracks = "" if settings.use_tracks else ", tracks not used"
     otherwise = "".join(
-        f" {result.titles.get(name, name)} assigns no hits and is matched by another rule: {definition}."
+        f" {result.titles.get(name, name)} assigns no hits and is matched by another rule (no differences): "
+        f"{definition}."
         for name, definition in result.matched_otherwise.items()
     )
     unlinked = [result.titles.get(name, name) for name, tree in result.algorithms.items() if _without_track_links(tree)]

@@ -168,6 +168,7 @@ DEFINED = {
     "q68_deg": ("angle.q68_deg",),
     "resolution_68": ("energy.resolution_68",),
     "response": ("energy.response_median", "energy.resolution_68"),
+    "response_median": ("energy.response_median",),
     "tau_modes": ("taus.mode_right",),
     "two_photons_found": ("count.two_photons_found.efficiency",),
     "visible": ("event.*.response_median", "event.*.resolution_68"),
