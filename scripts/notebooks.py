@@ -23,7 +23,7 @@ from PIL import Image
 ROOT = Path(__file__).resolve().parent.parent
 MAX_SIZE = 250_000  # bytes of a notebook
 MAX_HTML = 20_000  # bytes of a table; more is a page of its own
-COLOURS = 64  # of a picture
+COLOURS = 128  # of a picture
 
 
 def executed(path: Path) -> str:
@@ -56,7 +56,9 @@ def reduced(output: Any, folder: str) -> Any:
     data = output.data
     if "image/png" in data:
         picture, stored = Image.open(io.BytesIO(base64.b64decode(data["image/png"]))), io.BytesIO()
-        picture.convert("RGB").quantize(COLOURS).save(stored, "png", optimize=True)
+        # Colours are chosen by distance: by area, those of small markers and colour bars become others.
+        few = picture.convert("RGB").quantize(COLOURS, Image.Quantize.MAXCOVERAGE)
+        few.save(stored, "png", optimize=True)
         output.data = {"image/png": base64.b64encode(stored.getvalue()).decode() + "\n"}
         return output
     page = data.get("text/html", "")

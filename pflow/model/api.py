@@ -41,7 +41,7 @@ def check_range(config: Any, interval: str, *names: str) -> None:
         # By type, since isinstance takes True and False for whole numbers.
         if kind.startswith("int") and type(value) is not int:
             raise ValueError(f"{name}: {value!r} is not a whole number")
-        if isinstance(value, bool | str):
+        if isinstance(value, bool | str | None):
             raise ValueError(f"{name}: {value!r} is not a number")
         above = value >= low if interval[0] == "[" else value > low
         below = value <= high if interval[-1] == "]" else value < high
@@ -76,11 +76,12 @@ class DecodingConfig:
     max_particles
         Largest number of particles of an event, at most `MAX_PARTICLES`.
     eos_threshold
-        Decoding stops when the probability of the end of the sequence reaches this value.
+        Decoding stops when the probability of the end of the sequence reaches this value. None, in a translation: when
+        the end is more probable than each other class.
     """
 
     max_particles: int = 150
-    eos_threshold: float = 0.5
+    eos_threshold: float | None = 0.5
 
     def __post_init__(self) -> None:
         check_range(self, f"[1, {MAX_PARTICLES}]", "max_particles")

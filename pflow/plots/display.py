@@ -588,6 +588,6 @@ def plot_steps(steps: Sequence[Any]) -> Figure:
         low, high = np.quantile(values, [0.01, 0.99], weights=energy, method="inverted_cdf")
         limit(low - 1.0 - 0.15 * (high - low), high + 1.0 + 0.15 * (high - low))
     figure.colorbar(drawn, ax=panels, aspect=40, pad=0.01, label="weight / the largest")
-    figure.supxlabel("azimuth [deg]")
+    figure.supxlabel("azimuth from the mean [deg]")
     figure.supylabel("polar angle [deg]")
     return figure

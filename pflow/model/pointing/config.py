@@ -82,6 +82,7 @@ class PointingDecodingConfig(DecodingConfig):
         Smallest existence probability of a candidate, i.e. an unlisted decoded particle; 1: no candidates.
     """
 
+    eos_threshold: float = 0.5
     hits_per_particle: int = 10
     start_threshold: float = 0.3
     max_empty_steps: int = 3

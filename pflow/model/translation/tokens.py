@@ -73,16 +73,18 @@ class SpecialTokens:
             **{name: kind.masked_fill(kind == PAD, IGNORE) for name in self.heads},
         }
 
-    def choose(self, prediction: Mapping[str, Tensor], *, eos_threshold: float = 0.5) -> NextToken:
+    def choose(self, prediction: Mapping[str, Tensor], *, eos_threshold: float | None = 0.5) -> NextToken:
         """Next tokens from the heads' logits [B, V], each the most probable.
 
-        The sequence ends where the probability of eos, among it and the particles, reaches the threshold.
+        The sequence ends where the probability of eos, among it and the particles, reaches the threshold, or, without
+        one, where it is the largest.
         """
-        end = prediction[self.end][:, EOS:].softmax(-1)[:, 0]
+        end = prediction[self.end][:, EOS:].softmax(-1)
+        ended = end.argmax(-1) == 0 if eos_threshold is None else end[:, 0] >= eos_threshold
         charge, pdg_logits = (prediction[name][:, self.offset :] for name in ("charge", "pdg"))
         pdg = pdg_logits.argmax(-1)
         score = pdg_logits.float().softmax(-1).gather(-1, pdg[:, None]).squeeze(-1)
-        return NextToken(end >= eos_threshold, charge.argmax(-1), pdg, score)
+        return NextToken(ended, charge.argmax(-1), pdg, score)
 
 
 SPECIAL: Mapping[str, SpecialTokens] = {
