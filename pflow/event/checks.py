@@ -474,10 +474,10 @@ def _calorimeters(scales: Scales, detector: Detector) -> Iterator[Check]:
                 continue
             # Numbers are at least 0, and the hits' smallest is of a described layer.
             offset = first - int(np.clip(first, 0, layer.min()))
-            begin = f"begin {abs(offset)} {'before' if offset > 0 else 'behind'} the described ones"
-            yield Check("layers", abs(offset) <= 1, f"layers of {part.name} {begin}: {face} is wrong")
-            for low, high, beside in _dead_layers(layer - first, entry, len(edges) - 1) if abs(offset) <= 1 else ():
-                text = f"no hits of {part.name} are in layers {low + first} to {high + first}"
+            lie = f"begin {abs(offset)} {'before' if offset > 0 else 'behind'} the described ones"
+            yield Check("layers", abs(offset) <= 1, f"layers of {part.name} {lie}: {face} is wrong")
+            for begin, end, beside in _dead_layers(layer - first, entry, len(edges) - 1) if abs(offset) <= 1 else ():
+                text = f"no hits of {part.name} are in layers {begin + first} to {end + first}"
                 yield Check("layers", False, f"{text}, and {beside} in one beside these: dead, or not in the file")
 
 
