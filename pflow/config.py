@@ -57,10 +57,7 @@ def from_plain(cls: type[T], content: Any, where: str) -> T:
     values = {name: _converted(hints[name], value, where, name) for name, value in content.items()}
     try:
         return cls(**values)
-    # A ConfigError is a ValueError too, and names its place already.
-    except ConfigError:
-        raise
-    except ValueError as error:
+    except ValueError as error:  # a ConfigError is one too
         raise ConfigError(f"{where}: {error}") from error
 
 

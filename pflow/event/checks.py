@@ -449,7 +449,7 @@ def _calorimeters(scales: Scales, detector: Detector) -> Iterator[Check]:
         if (described := part.cell_size) and len(neighbour) >= MIN_NEAR:
             # Many hits have no neighbour where few cells are hit: the smallest distance is the upper limit.
             size, smallest = float(np.quantile(neighbour, 0.2)), neighbour.min()
-            good = described <= CELL_SIZE * size and smallest <= 2 * CELL_SIZE * described
+            good = described <= CELL_SIZE * size and smallest <= CELL_SIZE * described
             yield Check("cell size", good, f"cells of {part.name} are {size:.3g} mm large (described: {described:g})")
 
         edges = np.cumsum([0.0] + [layers.pitch for layers in part.layers for _ in range(layers.count)])
@@ -470,7 +470,13 @@ def _calorimeters(scales: Scales, detector: Detector) -> Iterator[Check]:
             yield Check("layers", on >= ON_LAYERS, text)
             text = f"hits of {part.name} have layer numbers up to {layer.max()}, described: {len(edges) - 1} layers"
             yield Check("layers", layer.max() - first < len(edges) - 1, text)
-            for begin, end, beside in _dead_layers(layer - first, entry, len(edges) - 1) if on >= ON_LAYERS else ():
+            if on < ON_LAYERS:
+                continue
+            # Numbers are at least 0, and the hits' smallest is of a described layer.
+            offset = first - int(np.clip(first, 0, layer.min()))
+            lie = f"begin {abs(offset)} {'before' if offset > 0 else 'behind'} the described ones"
+            yield Check("layers", abs(offset) <= 1, f"layers of {part.name} {lie}: {face} is wrong")
+            for begin, end, beside in _dead_layers(layer - first, entry, len(edges) - 1) if abs(offset) <= 1 else ():
                 text = f"no hits of {part.name} are in layers {begin + first} to {end + first}"
                 yield Check("layers", False, f"{text}, and {beside} in one beside these: dead, or not in the file")
 

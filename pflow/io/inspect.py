@@ -150,7 +150,8 @@ def _by_events(file: EventFile, stop: int, *, refused: str = "") -> FileContent:
     there = dict(template.parts())
     content = _without_events(file, stop, sim=getattr(file.reader, "sim", None))
     missing = [MissingPart("truth", LEARNING, refused)] if refused else []
-    missing += _missing(content, tracks="tracks" in there, truth="truth" in there, links="hit_links" in there)
+    truth, links = ("truth" in there or bool(refused), "hit_links" in there or bool(refused))
+    missing += _missing(content, tracks="tracks" in there, truth=truth, links=links)
 
     def part(name: str, count: int, energy: float | None, kind: str = "") -> Part:
         means: Any = {"mean": count / max(stop, 1), "mean_energy": None if energy is None else energy / max(stop, 1)}
@@ -200,17 +201,16 @@ def _by_collections(path: str | Path, reason: str, *, sim: bool, max_entries: in
     """A podio file without detector; `reason`: why none is used."""
     with closing(open_podio(path)) as file:
         content = _without_events(file, min(file.columns.num_entries, max_entries), sim=sim or None)
-    kinds = {info.name: info.kind for info in content.collections}
-    ends = [[kinds.get(name) for name in link.split(" -> ")] for info in content.collections for link in info.links]
     missing = [MissingPart("detector", "everything", reason)]
     if not _readable(content, "CalorimeterHit", "SimCalorimeterHit"):
         why = _why_none(content, "CalorimeterHit", "SimCalorimeterHit")
         missing.append(MissingPart("calorimeter hits", "reconstruction", why))
     # Simulated hits name their particles in their contributions, digitised ones only by links.
-    links = _readable(content, "SimCalorimeterHit") or ["CalorimeterHit", "MCParticle"] in ends
+    links = _readable(content, "SimCalorimeterHit") or _has_hit_links(content)
     truth = _readable(content, "MCParticle")
     missing += _missing(content, tracks=_readable(content, "Track"), truth=truth, links=links)
-    return dataclasses.replace(content, has_truth="MCParticle" in kinds.values(), missing=tuple(missing))
+    has_truth = any(info.kind == "MCParticle" for info in content.collections)
+    return dataclasses.replace(content, has_truth=has_truth, missing=tuple(missing))
 
 
 def _tables(path: str | Path) -> tuple[Table, ...]:
@@ -233,15 +233,25 @@ def _tables(path: str | Path) -> tuple[Table, ...]:
 
 def _missing(content: FileContent, *, tracks: bool, truth: bool, links: bool) -> Iterator[MissingPart]:
     """The missing parts; `tracks`, `truth`, `links` (from hits to particles): whether the file has them."""
+    unnamed = "none that the detector names"
     if not tracks:
-        reason = "none that the detector names" if _readable(content, "Track") else _why_none(content, "Track")
+        reason = unnamed if _readable(content, "Track") else _why_none(content, "Track")
         if _readable(content, "SimTrackerHit") and _readable(content, "MCParticle"):
             reason += "; --truth-tracks makes them from Monte Carlo particles"
         yield MissingPart("tracks", "charged particles", reason)
     if not truth:
-        yield MissingPart("truth", LEARNING, _why_none(content, "MCParticle"))
+        reason = unnamed if _readable(content, "MCParticle") else _why_none(content, "MCParticle")
+        yield MissingPart("truth", LEARNING, reason)
     elif not links:
-        yield MissingPart("links from hits to particles", LEARNING, "none in the file")
+        reason = unnamed if _has_hit_links(content) else "none in the file"
+        yield MissingPart("links from hits to particles", LEARNING, reason)
+
+
+def _has_hit_links(content: FileContent) -> bool:
+    """Whether links lead from digitised hits to particles."""
+    kinds = {info.name: info.kind for info in content.collections}
+    ends = [[kinds.get(name) for name in link.split(" -> ")] for info in content.collections for link in info.links]
+    return ["CalorimeterHit", "MCParticle"] in ends
 
 
 def _readable(content: FileContent, *kinds: str) -> bool:

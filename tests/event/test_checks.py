@@ -659,6 +659,9 @@ def test_links_of_events_of_low_energy_are_looked_at(sample_dir):
         ("ecal_barrel", {"inner_radius": 215.0}, "hits of ecal_barrel lie outside of it"),  # cm
         ("ecal_endcap", {"inner_z": 1500.0}, "hits of ecal_endcap .* inner_z 1500 mm"),
         ("hcal_barrel", {"layers": load_detector("cld").calorimeters[0].layers[:1]}, "hits of hcal_barrel lie outside"),
+        ("ecal_barrel", {"inner_radius": 2190.0}, "layers of ecal_barrel begin 8 before the .*: inner_radius is wrong"),
+        ("ecal_endcap", {"inner_z": 2267.0}, "layers of ecal_endcap begin 8 behind the .*: inner_z is wrong"),
+        ("ecal_barrel", {"cell_size": 2.5}, r"cells of ecal_barrel are 5\S* mm large \(described: 2\.5\)"),
         ("ecal_barrel", {"cell_size": 10.2}, r"cells of ecal_barrel are 5\S* mm large \(described: 10\.2\)"),
         ("ecal_endcap", {"cell_size": 0.51}, r"cells of ecal_endcap are 5\S* mm large \(described: 0\.51\)"),
     ],

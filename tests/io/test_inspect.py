@@ -1,3 +1,5 @@
+import dataclasses
+
 import numpy as np
 import pytest
 import uproot
@@ -161,13 +163,17 @@ def test_files_without_a_cell_encoding_and_with_unnamed_tracks(write, content, t
     renamed = {key.replace("Tracks", "Others"): values for key, values in without(content, "TrackLinks").items()}
     path = write(renamed, encodings=ENCODINGS)
     assert missing(path, detector=toy) == {"tracks": "none that the detector names"}
+    unnamed = dataclasses.replace(toy, truth_particles=("Particles",)), dataclasses.replace(toy, hit_links=())
+    for detector, name in zip(unnamed, ("truth", "links from hits to particles"), strict=True):
+        assert missing(path, detector=detector)[name] == "none that the detector names"
 
 
 def test_links_that_cannot_be_followed_leave_the_rest_readable(write, content, toy):
     path = write(content, ids={}, encodings=ENCODINGS)
     file = inspect_file(path, ReadOptions(detector=toy))
-    (part,) = [part for part in file.missing if "no table of collection ids" in part.reason]
+    (part,) = file.missing
     assert (part.name, part.needed_for) == ("truth", "training and evaluation")
+    assert "no table of collection ids" in part.reason
     assert file.calorimeter_hits == 5
     with open_events(path, detector=toy) as file:
         assert len(file.read(truth=False)) == 2

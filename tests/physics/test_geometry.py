@@ -1,4 +1,5 @@
 import dataclasses
+import json
 import math
 
 import numpy as np
@@ -194,3 +195,11 @@ def test_built_in_detectors_are_complete(name):
 def test_an_impossible_scale_of_hadrons_is_refused(options, said):
     with pytest.raises(ConfigError, match=f"calorimeter 'some': {said}"):
         Calorimeter(name="some", region="barrel", **options)
+
+
+def test_a_value_that_is_refused_is_said_with_the_file(tmp_path):
+    plain = to_plain(ILD)
+    plain["calorimeters"][2]["hadron_scale"] = 79.0
+    (path := tmp_path / "mine.yaml").write_text(json.dumps(plain), encoding="utf-8")
+    with pytest.raises(ConfigError, match=r"mine\.yaml: calorimeters\[2\]: calorimeter 'hcal_barrel': hadron_scale"):
+        load_detector(path)
