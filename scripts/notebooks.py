@@ -56,7 +56,7 @@ def reduced(output: Any, folder: str) -> Any:
     data = output.data
     if "image/png" in data:
         picture, stored = Image.open(io.BytesIO(base64.b64decode(data["image/png"]))), io.BytesIO()
-        # Colours are chosen by distance: by area, those of small markers and colour bars become others.
+        # Colours are chosen by distance: by area, small markers and colour bars would lose theirs.
         few = picture.convert("RGB").quantize(COLOURS, Image.Quantize.MAXCOVERAGE)
         few.save(stored, "png", optimize=True)
         output.data = {"image/png": base64.b64encode(stored.getvalue()).decode() + "\n"}

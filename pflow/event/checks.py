@@ -52,7 +52,7 @@ ON_LAYERS = 0.85  # smallest plausible fraction of hits on the layer of their de
 CELL_SIZE = 1.5  # largest plausible ratio of cell sizes to the described ones
 OUTSIDE, PLACE = 0.05, 60.0  # largest plausible fraction of hits farther than this, mm, outside their calorimeter
 MIN_NEAR, TWICE = 10, 0.05  # fewest hits, and their largest plausible fraction in another one's cell
-MANY_NEAR = 60  # fewest hits whose smallest distance is that of two cells
+MANY_NEAR = 60  # fewest hits of which two surely lie in neighbouring cells
 RECONSTRUCTED = (0.6, 1.3)
 """Plausible energy of particles: smallest over the larger of hit energy and track momentum, largest over their sum."""
 MIN_REFERENCE = 50.0  # GeV in hits and tracks from which on the energy of a reference is compared with theirs

@@ -182,7 +182,7 @@ class Evaluation:
     ) -> None:
         """Count events with truth and links, and their reconstructions by algorithm, including `name`.
 
-        `positions` int64 [event]: places for the bootstrap, by default in the order of the events. `files`: those of
+        `positions` int64 [event]: places for the bootstrap, by default in the order of the events. `files`: paths of
         the reconstructions, for messages. With `on_error` ``skip``, events with particles that cannot be used are left
         out with a warning. `InputError`: the events hold no truth, a reconstruction is of other events, a particle's
         numbers are not finite, its energy is below 0, or links from hits, for matching by hits, are missing or wrong.
@@ -508,7 +508,7 @@ def _warn_of(total: Evaluation, file: str) -> None:
         far = (true > 0) & (energy > np.maximum(MAX_RESPONSE * true, true + MIN_EXCESS))
         if far.any():
             text = f"{total.titles[name]}: particles of {np.count_nonzero(far)} of {len(far)} events have up to "
-            text += f"{energy[far].max():.4g} GeV, and what is visible of the true ones up to {true[far].max():.4g} GeV"
+            text += f"{energy[far].max():.4g} GeV, and their true visible energy is up to {true[far].max():.4g} GeV"
             warn(f"{text}: are they in GeV, and of one event?", ImplausibleWarning)
 
 

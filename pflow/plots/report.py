@@ -137,7 +137,7 @@ def scan_figures(result: ScanResult) -> dict[str, Figure]:
     drawn = {key.replace(".", "_"): plot_scan(result, key) for key in result.headlines}
     panel, seen = {}, dict[str, None]()
     for result_of, name in itertools.product(result.points, result.algorithms):
-        # The null test should have the nominal curve within errors, and would cover it; so would each of the oracle's.
+        # The null test's curve would cover the nominal one, and the oracle's curves each other.
         if result_of.point.kind == "null test" or name == ORACLE or name not in result_of.pairs:
             continue
         marks = result.marks(result_of, TWO_FOUND) if name == MODEL else []

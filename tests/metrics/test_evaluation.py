@@ -167,7 +167,7 @@ def test_energies_of_a_reconstruction_beyond_the_truth_are_said(events, pandora)
     factor = np.where(np.arange(len(events)) == 4, 23.0, 1.0)
     wrong = ak.with_field(pandora.particles, factor * pandora.particles.energy, "energy")
     wrong = dataclasses.replace(pandora, particles=wrong)
-    said = r"^PFlow: particles of 1 of 25 events have up to 196.2 GeV, and what is visible of .* up to 7.353 GeV"
+    said = r"^PFlow: particles of 1 of 25 events have up to 196.2 GeV, and their true visible energy is up to 7.353 GeV"
     with pytest.warns(ImplausibleWarning, match=said):
         pflow.evaluate(wrong, events, oracle=False)
 
