@@ -23,7 +23,7 @@ from PIL import Image
 ROOT = Path(__file__).resolve().parent.parent
 MAX_SIZE = 250_000  # bytes of a notebook
 MAX_HTML = 20_000  # bytes of a table; more is a page of its own
-COLOURS = 128  # of a picture
+COLOURS = 80  # of a picture
 
 
 def executed(path: Path) -> str:

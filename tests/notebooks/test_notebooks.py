@@ -91,7 +91,7 @@ def test_stored_outputs_are_small_and_name_no_folder_of_the_machine(tmp_path):
     drawn = nbformat.v4.new_output("display_data", {"image/png": png, "text/plain": "<Figure>"})
     smaller = notebooks.reduced(drawn, "/tmp/x").data
     assert list(smaller) == ["image/png"]
-    assert len(smaller["image/png"]) < 0.9 * len(png)
+    assert len(smaller["image/png"]) < 0.8 * len(png)
     assert Image.open(io.BytesIO(base64.b64decode(smaller["image/png"]))).size == (300, 200)
     page = nbformat.v4.new_output("execute_result", {"text/html": "<iframe>", "text/plain": "at /tmp/x/a.root"})
     assert notebooks.reduced(page, "/tmp/x").data == {"text/plain": "at a.root"}
