@@ -27,13 +27,13 @@ from pflow.metrics.stats import Columns, Floats, resolution_68
 from pflow.model.api import DecodingConfig
 from pflow.physics.kinematics import tangent_basis
 from pflow.physics.pdg import CLASSES
-from pflow.tokens.particles import CURVES, Calibration, Curve, Response, curve_index
+from pflow.tokens.particles import CHARGED, CURVES, Calibration, Curve, Response, curve_index
 from pflow.tokens.tokens import targets_of
 
 CRITERIA = ("energy", "number", "reference")  # for the best configuration, see `best`
 
 MATCHINGS = (Matching(), Matching().close)  # for all matches, and for the headline efficiency
-PHOTON = CLASSES.index("photon")
+PHOTON, TRACKS = CLASSES.index("photon"), [CLASSES.index(name) for name in CHARGED]
 
 MIN_PULLS = 40  # fewest pulls for a curve
 PULLS_PER_BIN = 150
@@ -42,6 +42,8 @@ MAX_BINS = 8
 PHOTON_EDGES = (0.1, 0.15, 0.2, 0.3, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 5.0, 7.0, 10.0, 15.0, 20.0, 30.0, 50.0, 100.0)
 """Bins of a photon's true energy, GeV."""
 MIN_PHOTONS = 60  # fewest photons of a bin
+TRACK_EDGES = (0.1, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 40.0, 70.0, 110.0, 170.0, 300.0)
+"""Bins of a charged particle's energy, GeV, for what its class's curve leaves of the deviation of its pulls from 1."""
 PASSES = 4
 """Number of iterations of the response correction; the last one changed `general` by less than 0.7%."""
 
@@ -216,7 +218,7 @@ class CalibrationFit:
         known = np.isfinite(values).all(axis=1)
         sigma = np.stack([sigma_energy, np.sqrt(np.mean(sigma_angles**2, axis=1))], axis=1)
         curve = curve_index(reco.classes[j], None if by_track is None else by_track[j])
-        self._pulls.add(curve=curve[known], sigma=sigma[known], pull=values[known])
+        self._pulls.add(curve=curve[known], sigma=sigma[known], pull=values[known], energy=energy[known])
 
     def result(self) -> Calibration:
         """The photons' response, and the curves with at least `MIN_PULLS` pulls."""
@@ -229,7 +231,18 @@ class CalibrationFit:
             for i, (quantity, columns) in enumerate((("energy", slice(0, 1)), ("direction", slice(1, None)))):
                 if (curve := fit_curve(sigma[:, i], pulls[:, columns])) is not None:
                     curves[quantity][name] = curve
-        return Calibration(**curves, photon_response=fit_response(self._photons["true"], self._photons["measured"]))
+        response = fit_response(self._photons["true"], self._photons["measured"])
+        of_track = np.flatnonzero(np.isin(self._pulls["curve"], TRACKS))
+        factor = None
+        if len(of_track):
+            index, sigma, energy, pulls = (self._pulls[name][of_track] for name in ("curve", "sigma", "energy", "pull"))
+            curved, _ = Calibration(energy=curves["energy"]).apply(
+                sigma[:, 0], sigma[:, 1], index
+            )  # a class has its curve's number
+            factor = fit_widths(energy, pulls[:, 0] * sigma[:, 0] / curved)
+        return Calibration(
+            energy=curves["energy"], direction=curves["direction"], photon_response=response, track_energy=factor
+        )
 
 
 def fit_response(true: Floats, measured: Floats) -> Response | None:
@@ -251,6 +264,16 @@ def fit_response(true: Floats, measured: Floats) -> Response | None:
         corrected = log_measured + np.interp(log_measured, x, factor)
         factor -= [np.median(corrected[rows] - log_true[rows]) for rows in bins]
     return Response(tuple(x.tolist()), tuple(factor.tolist()))
+
+
+def fit_widths(energy: Floats, pulls: Floats) -> Response | None:
+    """Half the narrowest interval with 68.3% of pulls [N] in bins of the energy [N], GeV; None: too few of them."""
+    of_bin, points = np.digitize(energy, TRACK_EDGES), {}
+    for number in range(1, len(TRACK_EDGES)):
+        rows = np.flatnonzero(of_bin == number)
+        if len(rows) >= MIN_PULLS and (width := resolution_68(np.sort(pulls[rows]))) > 0:
+            points[float(np.log(np.median(energy[rows])))] = float(np.log(width))
+    return Response(tuple(points), tuple(points.values())) if points else None
 
 
 def fit_curve(sigma: Floats, values: Floats) -> Curve | None:

@@ -6,7 +6,16 @@ import awkward as ak
 import numpy as np
 import pytest
 
-from pflow.calibration import Calibrated, CalibrationFit, best, calibrate, decoding_grid, fit_curve, fit_response
+from pflow.calibration import (
+    Calibrated,
+    CalibrationFit,
+    best,
+    calibrate,
+    decoding_grid,
+    fit_curve,
+    fit_response,
+    fit_widths,
+)
 from pflow.checkpoint import load_model
 from pflow.errors import ConfigError, InputError
 from pflow.event import jagged
@@ -20,7 +29,7 @@ from pflow.model.api import DecodingConfig
 from pflow.model.pointing import PointingDecodingConfig
 from pflow.physics.kinematics import four_momentum_covariance, unit_vector
 from pflow.physics.pdg import CLASSES
-from pflow.tokens.particles import Calibration
+from pflow.tokens.particles import Calibration, Curve
 from pflow.tokens.tokens import TokenConfig
 
 CONFIG = TokenConfig()
@@ -106,6 +115,19 @@ def test_the_factor_depends_on_sigma():
         np.array([0.01, 0.1]), np.zeros(2), np.full(2, CLASSES.index("photon"))
     )
     np.testing.assert_allclose(calibrated, [0.02, 0.05], rtol=0.1)
+
+
+def test_few_hard_tracks_have_a_factor_that_their_curve_hides():
+    """A hundred hard ones among 20,000 of the same stated deviation."""
+    random = np.random.default_rng(4)
+    energy, width = np.repeat([5.0, 200.0], [20_000, 100]), np.repeat([1.0, 3.0], [20_000, 100])
+    around, pulls = np.exp(0.01 * random.normal(size=len(energy))), width * random.normal(size=len(energy))
+    factor = fit_widths(energy * around, pulls)
+    calibration = Calibration(energy={"muon": Curve((0.0,), (0.0,))}, track_energy=factor)
+    muons = np.full(2, CLASSES.index("muon"))
+    sigma, _ = calibration.apply(np.ones(2), np.ones(2), muons, energy=np.array([5.0, 200.0]))
+    np.testing.assert_allclose(sigma, [1.0, 3.0], rtol=0.2)
+    assert fit_widths(energy[:30], width[:30]) is None
 
 
 DECODING = PointingDecodingConfig(max_particles=7, eos_threshold=0.9, existence_threshold=0.3)

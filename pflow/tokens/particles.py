@@ -150,7 +150,7 @@ def physical_particles(
     if energy_sigma is not None and direction_sigma is not None:
         sigmas = double(energy_sigma), double(direction_sigma)
         if calibration is not None:
-            sigmas = calibration.apply(*sigmas, classes, by_track)
+            sigmas = calibration.apply(*sigmas, classes, by_track, energy)
         columns["covariance"] = four_momentum_covariance(columns["energy"], mass, unit, *sigmas)
     return columns
 
@@ -174,7 +174,7 @@ class Curve:
 
 @dataclasses.dataclass(frozen=True)
 class Response:
-    """Factor on an energy: `log_factor` at each increasing `log_energy` (GeV), linear between, constant outside."""
+    """Factor by energy: `log_factor` at each increasing `log_energy` (GeV), linear between, constant outside."""
 
     log_energy: tuple[float, ...]
     log_factor: tuple[float, ...]
@@ -182,9 +182,9 @@ class Response:
     def __post_init__(self) -> None:
         _check_points("log_energy", self.log_energy, self.log_factor)
 
-    def apply(self, energy: Any, chosen: Any) -> Any:
-        """Calibrated energies, GeV, float64 [N], of the chosen particles, bool [N]; arrays or tensors."""
-        return _scaled([None, self], energy, namespace(energy).where(chosen, 1, 0))
+    def apply(self, energy: Any, chosen: Any, *, to: Any = None) -> Any:
+        """The energies, GeV, float64 [N], or other values `to` of theirs, times the factor where `chosen`, bool [N]."""
+        return _scaled([None, self], energy if to is None else to, namespace(energy).where(chosen, 1, 0), at=energy)
 
 
 def _check_points(name: str, x: Sequence[float], y: Sequence[float]) -> None:
@@ -202,21 +202,26 @@ class Calibration:
     no curve, they have the one of their class.
 
     `energy` is for the standard deviation of ln E, `direction` for each tangent-plane angle. `photon_response` is the
-    factor on the energies of photons.
+    factor on the energies of photons, and `track_energy` a further one, by the energy, on the standard deviation of
+    ln E of charged particles with a track: few of them are hard, so that they hardly count in the curve of their class.
     """
 
     energy: Mapping[str, Curve] = dataclasses.field(default_factory=dict)
     direction: Mapping[str, Curve] = dataclasses.field(default_factory=dict)
     photon_response: Response | None = None
+    track_energy: Response | None = None
 
     def __post_init__(self) -> None:
         for name in (*self.energy, *self.direction):
             check_choice(name, CURVES, "uncertainty curve")
 
-    def apply(self, energy_sigma: Any, direction_sigma: Any, classes: Any, by_track: Any = None) -> tuple[Any, Any]:
+    def apply(
+        self, energy_sigma: Any, direction_sigma: Any, classes: Any, by_track: Any = None, energy: Any = None
+    ) -> tuple[Any, Any]:
         """Calibrated sigmas of ln E and of each angle, rad, float64 [N]; arrays or tensors.
 
-        `classes` int64 [N] are as of `pflow.physics.pdg.class_index`; `by_track` bool [N], None: all are by a track.
+        `classes` int64 [N] are as of `pflow.physics.pdg.class_index`; `by_track` bool [N], None: all are by a track;
+        `energy` float64 [N], GeV, None: without `track_energy`.
         """
         index = curve_index(classes, by_track)
 
@@ -224,7 +229,11 @@ class Calibration:
             curves = [by_name.get(name, by_name.get(name.removesuffix(WITHOUT_TRACK))) for name in CURVES]
             return _scaled(curves, sigma, index)
 
-        return calibrated(self.energy, energy_sigma), calibrated(self.direction, direction_sigma)
+        of_energy, of_direction = calibrated(self.energy, energy_sigma), calibrated(self.direction, direction_sigma)
+        if self.track_energy is not None and energy is not None:
+            with_track = constant(np.array([name in CHARGED for name in CURVES]), like=classes)[index]
+            of_energy = self.track_energy.apply(energy, with_track, to=of_energy)
+        return of_energy, of_direction
 
 
 def curve_index(classes: Any, by_track: Any) -> Any:
@@ -235,8 +244,11 @@ def curve_index(classes: Any, by_track: Any) -> Any:
     return namespace(classes).where(by_track, classes, constant(np.array(without), like=classes)[classes])
 
 
-def _scaled(curves: Sequence[Curve | Response | None], values: Any, index: Any) -> Any:
-    """Values float64 [N] times the factors of the curves that int64 `index` [N] says; None: 1."""
+def _scaled(curves: Sequence[Curve | Response | None], values: Any, index: Any, *, at: Any = None) -> Any:
+    """Values float64 [N] times the factors, `at` these values or others, of the curves that int64 `index` [N] says.
+
+    A curve None is 1. Arrays or tensors.
+    """
     xp, points = namespace(values), [((0.0,), (0.0,)) if c is None else (*vars(c).values(),) for c in curves]
     # At least two points: a curve of one is then a piece of length 0, rather than no piece.
     longest = max(2, *(len(x) for x, _ in points))
@@ -251,5 +263,5 @@ def _scaled(curves: Sequence[Curve | Response | None], values: Any, index: Any) 
     begin, end, slope, first = (constant(part, like=values)[index] for part in (x[:, :-1], x[:, 1:], slopes, y[:, :1]))
     # The logarithm of 0 is minus infinity, which becomes the beginning of the curve.
     with np.errstate(divide="ignore"):
-        beyond = xp.maximum(xp.minimum(xp.log(values)[:, None], end), begin) - begin
+        beyond = xp.maximum(xp.minimum(xp.log(values if at is None else at)[:, None], end), begin) - begin
     return values * xp.exp(first[:, 0] + (slope * beyond).sum(1))

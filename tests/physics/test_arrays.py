@@ -22,6 +22,7 @@ VECTORS[1, 1:3] = np.nan
 NUMBERS = RNG.uniform(0.01, 2.0, size=(4, N))
 CHARGES = RNG.integers(-1, 2, N).astype(float)
 CURVES = {"photon": Curve((-2.0, -1.0, 0.0), (0.1, 0.3, -0.2)), "muon": Curve((-1.0,), (0.5,))}
+RESPONSE = Response((-0.5, 0.1, 0.9), (0.3, -0.2, 0.1))
 SCALE = Normaliser(names=("a", "b"), transforms=("log10", "identity"), mean=(0.1, 0.2), std=(2.0, 3.0))
 
 
@@ -53,8 +54,11 @@ FORMULAS = {
     "readout_columns": (readout_of, tuple(VECTORS[[0, 1, 2]])),
     "merged": (partial(merged, "ild_g4"), HITS),
     "merged with a muon system": (partial(merged, "cld"), (*HITS[:3], 4 + HITS[3] % 2, HITS[4])),
-    "calibration": (Calibration(energy=CURVES, direction=CURVES).apply, (*NUMBERS[:2], np.arange(N) % 5, CHARGES > 0)),
-    "response": (Response((-0.5, 0.1, 0.9), (0.3, -0.2, 0.1)).apply, (NUMBERS[0], CHARGES > 0)),
+    "calibration": (
+        Calibration(energy=CURVES, direction=CURVES, track_energy=RESPONSE).apply,
+        (*NUMBERS[:2], np.arange(N) % 5, CHARGES > 0, NUMBERS[2]),
+    ),
+    "response": (RESPONSE.apply, (NUMBERS[0], CHARGES > 0)),
     "depths": (Geometry.of(load_detector("cld")).depths, (0 * HITS[4], np.arange(N) % 6, *3e3 * (NUMBERS[:3] - 1.0))),
     "normalised": (lambda *xs: tuple(SCALE.normalised(xs)), tuple(NUMBERS[:2])),
 }

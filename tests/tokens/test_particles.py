@@ -142,6 +142,18 @@ def test_a_factor_is_linear_in_the_logarithms_and_constant_beyond():
     np.testing.assert_allclose(direction, given)
 
 
+def test_charged_particles_with_a_track_have_a_factor_by_energy_as_well():
+    calibration = Calibration(
+        energy={"muon": DOUBLED}, track_energy=Response((np.log(50.0), np.log(200.0)), (np.log(1.0), np.log(4.0)))
+    )
+    names = ("muon", "muon", "electron", "muon", "photon")
+    classes, by_track = np.array([CLASSES.index(name) for name in names]), np.array([True, True, True, False, True])
+    sigma, energy = np.full(5, 0.1), np.array([10.0, 100.0, 200.0, 200.0, 200.0])
+    calibrated, direction = calibration.apply(sigma, sigma, classes, by_track, energy)
+    np.testing.assert_allclose(calibrated, [0.2, 0.4, 0.4, 0.2, 0.1])
+    np.testing.assert_allclose(direction, sigma)
+
+
 def test_charged_particles_without_a_track_have_curves_of_their_own():
     quadrupled = Curve((np.log(0.1),), (np.log(4.0),))
     calibration = Calibration(
