@@ -52,8 +52,8 @@ def reconstruct_arguments(parser: argparse.ArgumentParser) -> None:
         "--merge-mm",
         type=float,
         metavar="MM",
-        help="size to which cells of the ECAL are merged before the network, mm, of a model trained with several "
-        "(recipe general, variant sizes): smaller ones tell closer photons apart and take longer",
+        help="size to which cells of the ECAL are merged before the network, mm, of a model trained with several, "
+        "as general was: smaller ones tell closer photons apart and take longer",
     )
     add_file_options(parser, detector=OTHER_DETECTOR)
     add_option(

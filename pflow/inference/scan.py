@@ -476,10 +476,7 @@ def _notes(model: TrainedModel, nominal: Detector, *, measured: bool) -> Iterato
         merge = config.merge
         depth = f"{merge.depth:g} radiation lengths ({merge.depth / 10:g} interaction lengths)"
         depth = depth if merge.depth else f"{merge.layers} layers"
-        # No model of several sizes comes with pflow.
-        alone = (
-            "" if merge.ecal_sizes else ", the one size of its training (pflow recipe general --variant sizes: several)"
-        )
+        alone = "" if merge.ecal_sizes else ", the one size of its training (data.merge.ecal_sizes: several)"
         readout = "; energies and positions are read from single hits" if config.readout else ""
         yield (
             f"The encoder sees cells merged to {merge.ecal_mm:g} mm (ECAL), {merge.hcal_mm:g} mm (HCAL) and {depth}"

@@ -7,7 +7,6 @@ counts pairs of photons in the simplified ILD. Writes tables and figures of RESU
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import itertools
 import time
 from pathlib import Path
@@ -34,7 +33,7 @@ from pflow.plots.report import plot_scan
 FIGURES = {"radius_field": "jet_energy", "radius_field_photons": "class.photon.efficiency"}  # beginning of a key
 NOMINAL = "ild"  # file of the nominal detector
 PAIRS = "pairs"  # file of pairs of photons
-MERGED_MM = (10.0, 20.0, 40.0)  # sizes of merged cells of the ECAL
+MERGED_MM = (5.0, 10.0, 20.0, 40.0)  # sizes of merged cells of the ECAL
 CELLS = (1, 2, 4)  # factors on the ECAL's cells of 5 mm
 OPENING_MRAD = (5.0, 10.0, 20.0, 40.0)  # bins of the angle between two photons
 
@@ -93,13 +92,8 @@ def power(result: ScanResult, key: str, algorithm: str, parameter: str) -> Numbe
 
 
 def merge_pairs(pairs: Path, one_or_two: Path) -> None:
-    """Share of events of one or two photons with exactly as many particles, by angle and size of merged cells.
-
-    The model was trained with cells merged to one size, 20 mm in the ECAL; nothing is trained here.
-    """
+    """Share of events of one or two photons with exactly as many particles, by angle and size of merged cells."""
     model, rows = load_model(GENERAL), []
-    tokens = model.tokeniser.config
-    assert tokens.merge is not None
     for file, all_cells in ((pairs, CELLS), (one_or_two, CELLS[:1])):
         events = read_events(file)
         primary = events.truth[events.truth["status"] == 1]
@@ -111,11 +105,11 @@ def merge_pairs(pairs: Path, one_or_two: Path) -> None:
         bins[photons == 2] = np.maximum(1, np.digitize(angles, OPENING_MRAD))
         counts = {}
         for cells, size in itertools.product(all_cells, MERGED_MM):
+            if size < 5 * cells:
+                continue
             moved = Move(ecal_cells=cells, hcal_cells=cells).apply(events).without_truth()
-            merged = dataclasses.replace(tokens, merge=dataclasses.replace(tokens.merge, ecal_mm=size))
-            changed = dataclasses.replace(model, tokeniser=dataclasses.replace(model.tokeniser, config=merged))
             start = time.process_time()
-            reco = reconstruct(moved, changed)
+            reco = reconstruct(moved, model, merge_mm=size)
             rate = f"{len(events) / (time.process_time() - start):.0f}"
             counts[f"cells of {5 * cells} mm, merged to {size:g} mm", rate] = jagged.count(reco.particles)
         if events.reference is not None:

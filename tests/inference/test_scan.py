@@ -215,15 +215,13 @@ def test_general_says_what_limits_it(sample):
     assert kinds == {
         "nominal": set(),
         "cells=2": {"merged"},
-        "cells=4": {"merged", "outside"},
+        "cells=4": {"outside"},  # 20 and 120 mm
         "layers=2": {"merged"},
         "null test": set(),
     }
-    assert "20 mm (ECAL), 90 mm (HCAL) and 8 radiation lengths" in result.notes[0]
-    assert "the one size of its training (pflow recipe general --variant sizes: several)" in result.notes[0]
+    assert "5 mm (ECAL), 90 mm (HCAL) and 8 radiation lengths" in result.notes[0]  # the smallest cells of all points
     assert {MODEL, ORACLE, REFERENCE} == result.nominal.algorithms.keys()
-    assert result["cells=4"].tokens > 0.8 * result.nominal.tokens  # though there are fewer hits
-    assert result["cells=4"].hits < 0.8 * result.nominal.hits
+    assert result["cells=4"].tokens < 0.8 * result.nominal.tokens
     assert result.verdict.startswith("Null test ")
 
 
@@ -231,9 +229,21 @@ def test_a_model_of_several_sizes_sees_the_smallest_cells(sample, options, sized
     result = scan(sample, vary={"ecal_cells": [1, 2, 4]}, **{**options, "checkpoint": sized})
     assert not any(limit.kind == "merged" for point in result.points for limit in point.limits)
     assert "5 mm (ECAL), 90 mm (HCAL)" in result.notes[0]
-    assert "--variant sizes" not in result.notes[0]
+    assert "the one size" not in result.notes[0]
     assert result["ecal_cells=4"].tokens < 0.8 * result.nominal.tokens
     assert result.provenance["options"]["merge_mm"] == 5.0
+
+
+def test_a_model_of_one_size_hardly_sees_smaller_cells(sample, options, sized):
+    config = sized.tokeniser.config
+    of_one = dataclasses.replace(config, merge=dataclasses.replace(config.merge, ecal_sizes=()))
+    model = dataclasses.replace(sized, tokeniser=dataclasses.replace(sized.tokeniser, config=of_one))
+    result = scan(sample, vary={"ecal_cells": [1, 4]}, **{**options, "checkpoint": model})
+    assert [limit.kind for limit in result["ecal_cells=4"].limits] == ["merged"]
+    assert "20 mm (ECAL), 90 mm (HCAL) and 8 radiation lengths" in result.notes[0]
+    assert "the one size of its training (data.merge.ecal_sizes: several)" in result.notes[0]
+    assert result["ecal_cells=4"].tokens > 0.8 * result.nominal.tokens  # though there are fewer hits
+    assert result["ecal_cells=4"].hits < 0.8 * result.nominal.hits
 
 
 @pytest.mark.parametrize(

@@ -249,8 +249,8 @@ def test_memorised_particles_are_decoded_and_no_more(make_model, events, collate
     two = collate([events[0], events[2]])
     model = make_model(seed=0, initial=True).train()
     optimiser = torch.optim.AdamW(model.parameters(), lr=1e-2)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, max_lr=1e-2, total_steps=70)
-    for _ in range(70):
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, max_lr=1e-2, total_steps=80)
+    for _ in range(80):
         optimiser.zero_grad()
         model.losses(two)["total"].backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
