@@ -155,9 +155,10 @@ def calibrate(args: argparse.Namespace) -> int:
     trials = calibration.calibrate(model, matching(args.inputs), decodings, read_options(args), **options)
     for trial in trials:
         values = [f"{name} {getattr(trial.decoding, name):g}" for name in CHOICES if hasattr(trial.decoding, name)]
+        reference = "not in all files" if math.isnan(trial.reference) else f"{trial.reference:.4f}"
         print(
             f"{', '.join(values)}: energy-weighted efficiency {trial.efficiency:.4f} (reference: "
-            f"{trial.reference:.4f}), fake energy fraction {trial.fakes:.4f}, right number of particles in "
+            f"{reference}), fake energy fraction {trial.fakes:.4f}, right number of particles in "
             f"{trial.number_right:.4f} of the events"
         )
     chosen = calibration.best(trials, args.choose_by)

@@ -460,9 +460,9 @@ class Reconstruction(EventLists):
     --------
     >>> reco = pflow.reconstruct(pflow.read_events("multi_test_small.root", entry_stop=2), "general")
     >>> reco
-    <Reconstruction: 2 events by PFlow, 5 particles, 1293 hit_links, 4 track_links>
+    <Reconstruction: 2 events by PFlow, 5 particles, 1291 hit_links, 4 track_links>
     >>> ak.sum(reco.particles, axis=-1).mass  # GeV
-    <Array [2.32, 13.5] type='2 * float...'>
+    <Array [2.3, 13.5] type='2 * float...'>
     """
 
     part_names = ("particles", *LINKS, "candidates")

@@ -481,7 +481,7 @@ def _notes(model: TrainedModel, nominal: Detector, *, measured: bool) -> Iterato
         yield (
             f"The encoder sees cells merged to {merge.ecal_mm:g} mm (ECAL), {merge.hcal_mm:g} mm (HCAL) and {depth}"
             f"{alone}: efficiency, fakes, confusion and pairs of photons, which depend on finding particles, hardly "
-            f"change with smaller cells and thinner layers{readout}."
+            f"change with cells smaller than these and with thinner layers{readout}."
         )
     trained = sample.detectors if sample is not None and sample.detectors else (model.tokeniser.detector.name,)
     known = "is one of these" if nominal.name in trained else "is not one of these"
