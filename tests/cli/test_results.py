@@ -269,7 +269,7 @@ def test_a_scan_is_a_table_figures_and_a_report(scanned):
     assert row["paired"] == "1"
     assert "merged" in row["limits"].split("; ")
     report = (scanned / "report.html").read_text(encoding="utf-8")
-    assert "Null test" in report and "merged to 20 mm" in report  # noqa: PT018
+    assert "Null test" in report and "merged to 5 mm" in report  # noqa: PT018
     document = json.loads((scanned / "scan.json").read_text(encoding="utf-8"))
     assert document["provenance"]["scan"]["vary"] == {"cells": ["1", "2"]}
     assert [point["name"] for point in document["points"]] == ["nominal", "cells=2", "null test"]
