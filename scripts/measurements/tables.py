@@ -218,7 +218,8 @@ def training_table(header: Header, summary: Path) -> str:
     cells = "as read"
     if merge is not None:
         deep = f"{merge.depth:g} X0 or {merge.depth / 10:g} lambda deep" if merge.depth else f"{merge.layers} layers"
-        cells = f"{merge.ecal_mm:g} mm (ECAL), {merge.hcal_mm:g} mm (HCAL), {deep}"
+        sizes = f", in training {min(merge.ecal_sizes):g} to {max(merge.ecal_sizes):g}" if merge.ecal_sizes else ""
+        cells = f"{merge.ecal_mm:g} mm{sizes} (ECAL), {merge.hcal_mm:g} mm (HCAL), {deep}"
     files, sample = dict.fromkeys(made["train"]), header.tokeniser.sample
     detectors = (sample and sample.detectors) or (header.tokeniser.detector.name,)
     lines = {
@@ -230,7 +231,7 @@ def training_table(header: Header, summary: Path) -> str:
         f"{header.model['init_args']['network']['width']}; all options: `model.json`",
         "last stage": f"{made['step']:,} steps of at most {made['batch_size']} events, "
         f"{made.get('optimiser', 'adamw')}, learning rate "
-        f"{made['lr']:g}, schedule `cosine`, seed {made['seed']}",
+        f"{made['lr']:g}, {'constant' if made.get('final_lr') == 1.0 else 'schedule `cosine`'}, seed {made['seed']}",
         "started from": ", ".join(f"`{digest[:12]}`" for digest in _ancestors(made)) or "random weights",
     }
     if summary.is_file():
