@@ -188,6 +188,7 @@ PT_RATIO = "transverse momenta of tracks are {:.3f} times their {n} particles' m
 ANGLE = "tracks are {:.2g} rad from their {n} particles (median)"
 NOT_REACHED = "{:.0%} of {n} tracks cannot reach their state at the calorimeter in the field"
 MASSLESS = "momenta of the particles of the reference are {:.2f} of their energies"
+ALONE = "{:.0%} of the {n} hardest neutral particles of the reference have no hits with their energy around them"
 CODES = "{:.0%} of the true particles have another charge than their PDG code says, or an unknown code"
 OVERLAID = "{:.0%} of the energy of stable particles that shower is of overlaid background: no event has a signal"
 PARENTS = "{:.0%} of the particles of the simulation have no parent or one of less energy, or are stable as it is:"
@@ -226,6 +227,10 @@ QUANTITIES: Mapping[str, tuple[Quantity, ...]] = {
         Quantity("reach", "beyond", NOT_REACHED, high=0.4),
         Quantity("field", "pt_ratio", PT_RATIO, 0.98, 1.02, 0.5, wrong="; {fit:.3g} T would fit"),
         Quantity("track directions", "angle", ANGLE, high=0.005, quantile=0.5),
+    ),
+    # Found: at most 0.08; of other events at least 0.88.
+    "reference": (
+        Quantity("reference hits", "alone", ALONE, high=0.4, wrong=": is it of other events?", changes=0.5, least=4),
     ),
     "photons": (
         Quantity("photons", "angle", BESIDE, high=0.01, quantile=0.75),

@@ -23,7 +23,7 @@ from pflow.event.truth import STABLE_STATUS, select_targets
 from pflow.physics.arrays import Floats
 from pflow.physics.detector import Detector
 from pflow.physics.geometry import kind_index, layers_by_position
-from pflow.physics.kinematics import GEV_PER_TESLA_MM, angle_between
+from pflow.physics.kinematics import GEV_PER_TESLA_MM, angle_between, unit_vector
 from pflow.physics.pdg import is_invisible, known_charges
 
 ELECTRON, MUON, PHOTON = 11, 13, 22
@@ -40,6 +40,9 @@ MIN_IN_LAYER, MOST_IN_LAYER = 20, 300  # hits of a layer for the size of its cel
 MIN_TYPICAL = 10  # fewest tracks of a typical one
 BUSY = 12  # fewest tracks of an event whose momenta have a typical share of the energy of its hits
 FIRST = 8  # hits by which an event is known to begin like another one
+HARDEST = 2  # neutral particles of an event's reference that are looked for among its hits
+AROUND, SEEN = 0.1, 0.3  # rad from such a particle within which its hits lie, with at least this share of its energy,
+AT_MOST = 10.0  # or of so many GeV: another unit is said by the sums of energies
 
 Table = Mapping[str, npt.NDArray[Any]]
 """Columns of the same length."""
@@ -153,6 +156,8 @@ def measure(events: Events, particles: ak.Array | None = None, *, targets: Mappi
     measured["events"] |= _of_cells(events) | _of_truth(events, targets)
     if events.has_truth:
         measured["photons"] = _of_photons(events)
+    if events.reference is not None:
+        measured["reference"] = _of_reference(events)
     if events.tracks is not None:
         deposits = TrackDeposits.of(events, depth)
         measured |= {"tracks": _of_tracks(events), "trails": deposits.trails, "stubs": deposits.stubs}
@@ -299,6 +304,28 @@ def _of_photons(events: Events) -> dict[str, npt.NDArray[Any]]:
         "angle": angle_between(along, jagged.vectors(events.truth[[*PXYZ]])[seen]),
         "energy": calibrated[seen] / truth["energy"][seen],
     }
+
+
+def _of_reference(events: Events) -> dict[str, npt.NDArray[Any]]:
+    """Whether the hits around each event's `HARDEST` neutral particles of the reference are missing: `alone`."""
+    assert events.reference is not None  # for the type checker
+    reference, counts = jagged.columns(events.reference), jagged.count(events.reference)
+    neutral = np.flatnonzero((reference["charge"] == 0) & (reference["energy"] > MIN_MOMENTUM))
+    event = jagged.event_index(counts)[neutral]
+    order = np.lexsort((-reference["energy"][neutral], event))
+    neutral, event = neutral[order], event[order]
+    rank = jagged.local_index(np.bincount(event, minlength=len(events)))
+    of_hit, position = jagged.event_index(jagged.count(events.hits)), jagged.vectors(events.hits, field="position")
+    along, energy = unit_vector(position), jagged.columns(events.hits)["energy"]
+    direction = unit_vector(jagged.vectors(events.reference[[*PXYZ]]))
+    around = np.zeros(len(neutral))
+    for k in range(HARDEST):
+        (mine,), its = np.nonzero(rank == k), np.zeros((len(events), 3))
+        its[event[mine]] = direction[neutral[mine]]
+        near = np.einsum("ha,ha->h", along, its[of_hit]) > np.cos(AROUND)
+        around[mine] = np.bincount(of_hit[near], energy[near], len(events))[event[mine]]
+    table = {"event": event, "alone": around < SEEN * np.minimum(reference["energy"][neutral], AT_MOST)}
+    return {name: values[rank < HARDEST] for name, values in table.items()}
 
 
 def _of_cells(events: Events) -> dict[str, npt.NDArray[Any]]:

@@ -293,6 +293,11 @@ def reference(factor, *names):
     return changed
 
 
+def reference_before(events):
+    """Each event with the reference of the event before."""
+    return dataclasses.replace(events, reference=events.reference[np.roll(np.arange(len(events)), 1)])
+
+
 DEAD = r"no hits of (?!.*no hits){} are in layers {} to {}, and \d+ in one beside these"
 
 
@@ -326,6 +331,8 @@ DEAD = r"no hits of (?!.*no hits){} are in layers {} to {}, and \d+ in one besid
         (energy(1.6), r"hits have 1\.[567].* times the energy of the \d+ photons"),
         (reference(0.0, "energy"), r"particles of the reference have 0 GeV, hits .* GeV, tracks .* GeV"),
         (reference(3.0, "energy", "px", "py", "pz"), r"particles of the reference have .* GeV, hits .* GeV"),
+        (reference_before, r"\d+% of the 1\d hardest neutral .* no hits .* around them: is it of other events\?"),
+        (reference(-1.0, "pz"), r"\d+% of the 1\d hardest neutral particles of the reference have no hits"),
         (reference(0.0, "px", "py", "pz"), r"momenta of the particles of the reference are 0\.00 of their energies"),
         (
             lambda events: dataclasses.replace(

@@ -218,7 +218,8 @@ def behind_tracks(target: Target, source: EncodedSource) -> Target:
     batch, n_targets = target.mask.shape
     momentum = gather(source.tokens.energy, source.tokens.track)  # [B, K]
     # One place more takes the tracks that have no target: their index is the number of targets, which may be 0.
-    share, owner = functional.pad(target.track_fraction * (target.charge != 1)[..., None], (0, 0, 0, 1)).max(1)
+    of_charged = target.track_fraction * (target.charge != 1)[..., None]
+    share, owner = torch.cat([of_charged, of_charged.new_zeros(batch, 1, of_charged.shape[2])], dim=1).max(1)
     owner = torch.where(share > 0.5, owner, n_targets)
     largest = momentum.new_zeros(batch, n_targets + 1).scatter_reduce(1, owner, momentum, "amax").gather(1, owner)
     owner = torch.where(momentum >= largest, owner, n_targets)
