@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -236,9 +236,8 @@ class CalibrationFit:
         factor = None
         if len(of_track):
             index, sigma, energy, pulls = (self._pulls[name][of_track] for name in ("curve", "sigma", "energy", "pull"))
-            curved, _ = Calibration(energy=curves["energy"]).apply(
-                sigma[:, 0], sigma[:, 1], index
-            )  # a class has its curve's number
+            # The number of a curve of particles with a track is the one of their class.
+            curved, _ = Calibration(energy=curves["energy"]).apply(sigma[:, 0], sigma[:, 1], index)
             factor = fit_widths(energy, pulls[:, 0] * sigma[:, 0] / curved)
         return Calibration(
             energy=curves["energy"], direction=curves["direction"], photon_response=response, track_energy=factor
@@ -267,22 +266,26 @@ def fit_response(true: Floats, measured: Floats) -> Response | None:
 
 
 def fit_widths(energy: Floats, pulls: Floats) -> Response | None:
-    """Half the narrowest interval with 68.3% of pulls [N] in bins of the energy [N], GeV; None: too few of them."""
-    of_bin, points = np.digitize(energy, TRACK_EDGES), {}
-    for number in range(1, len(TRACK_EDGES)):
-        rows = np.flatnonzero(of_bin == number)
-        if len(rows) >= MIN_PULLS and (width := resolution_68(np.sort(pulls[rows]))) > 0:
-            points[float(np.log(np.median(energy[rows])))] = float(np.log(width))
+    """Width of pulls [N] in bins of the energy [N], GeV; None: too few of them."""
+    of_bin = np.digitize(energy, TRACK_EDGES)
+    bins = (np.flatnonzero(of_bin == number) for number in range(1, len(TRACK_EDGES)))
+    points = _widths(energy, pulls, [rows for rows in bins if len(rows) >= MIN_PULLS])
     return Response(tuple(points), tuple(points.values())) if points else None
 
 
 def fit_curve(sigma: Floats, values: Floats) -> Curve | None:
-    """Half the narrowest interval with 68.3% of pulls [N, K] in up to `MAX_BINS` bins of sigma; None if all are 0."""
-    order = np.argsort(sigma, kind="stable")
+    """Width of pulls [N, K] in up to `MAX_BINS` bins of sigma; None if all are 0."""
+    order, n_bins = np.argsort(sigma, kind="stable"), min(max(len(sigma) // PULLS_PER_BIN, 1), MAX_BINS)
+    points = _widths(sigma, values, np.array_split(order, n_bins))
+    return Curve(tuple(points), tuple(points.values())) if points else None
+
+
+def _widths(x: Floats, pulls: Floats, bins: Iterable[npt.NDArray[np.intp]]) -> dict[float, float]:
+    """Half the narrowest interval with 68.3% of pulls by the median of `x`, of each bin of rows; logarithms of both."""
     points: dict[float, float] = {}
-    for part in np.array_split(order, min(max(len(sigma) // PULLS_PER_BIN, 1), MAX_BINS)):
-        width = resolution_68(np.sort(values[part], axis=None))
+    for rows in bins:
+        width = resolution_68(np.sort(pulls[rows], axis=None))
         # Pulls that are all equal have width 0, which has no logarithm.
         if width > 0:
-            points[float(np.log(np.median(sigma[part])))] = float(np.log(width))
-    return Curve(tuple(points), tuple(points.values())) if points else None
+            points[float(np.log(np.median(x[rows])))] = float(np.log(width))
+    return points

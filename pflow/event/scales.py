@@ -317,11 +317,11 @@ def _of_reference(events: Events) -> dict[str, npt.NDArray[Any]]:
     rank = jagged.local_index(np.bincount(event, minlength=len(events)))
     of_hit, position = jagged.event_index(jagged.count(events.hits)), jagged.vectors(events.hits, field="position")
     along, energy = unit_vector(position), jagged.columns(events.hits)["energy"]
-    direction = unit_vector(jagged.vectors(events.reference[[*PXYZ]]))
+    direction = unit_vector(jagged.vectors(events.reference[[*PXYZ]])[neutral])
     around = np.zeros(len(neutral))
     for k in range(HARDEST):
         (mine,), its = np.nonzero(rank == k), np.zeros((len(events), 3))
-        its[event[mine]] = direction[neutral[mine]]
+        its[event[mine]] = direction[mine]
         near = np.einsum("ha,ha->h", along, its[of_hit]) > np.cos(AROUND)
         around[mine] = np.bincount(of_hit[near], energy[near], len(events))[event[mine]]
     table = {"event": event, "alone": around < SEEN * np.minimum(reference["energy"][neutral], AT_MOST)}

@@ -130,7 +130,7 @@ def physical_particles(
     code, of_particle, mass = of_code(codes), of_code(charges(codes)), of_code(masses(codes))
     classes = of_code(class_index(codes))
     if calibration is not None and calibration.photon_response is not None:
-        energy = calibration.photon_response.apply(energy, classes == CLASSES.index("photon"))
+        energy = energy * calibration.photon_response.factor(energy, classes == CLASSES.index("photon"))
     is_antiparticle = of_particle * (charge - CHARGES.index(0)) < 0
     rest, squared = REST_MOMENTUM * mass, energy**2 - mass**2
     # `where` computes both branches: the root of a negative square would warn.
@@ -182,9 +182,9 @@ class Response:
     def __post_init__(self) -> None:
         _check_points("log_energy", self.log_energy, self.log_factor)
 
-    def apply(self, energy: Any, chosen: Any, *, to: Any = None) -> Any:
-        """The energies, GeV, float64 [N], or other values `to` of theirs, times the factor where `chosen`, bool [N]."""
-        return _scaled([None, self], energy if to is None else to, namespace(energy).where(chosen, 1, 0), at=energy)
+    def factor(self, energy: Any, chosen: Any) -> Any:
+        """Factors at energies, GeV, float64 [N], 1 where a particle is not `chosen`, bool [N]; arrays or tensors."""
+        return _factors([None, self], energy, namespace(energy).where(chosen, 1, 0))
 
 
 def _check_points(name: str, x: Sequence[float], y: Sequence[float]) -> None:
@@ -227,12 +227,12 @@ class Calibration:
 
         def calibrated(by_name: Mapping[str, Curve], sigma: Any) -> Any:
             curves = [by_name.get(name, by_name.get(name.removesuffix(WITHOUT_TRACK))) for name in CURVES]
-            return _scaled(curves, sigma, index)
+            return sigma * _factors(curves, sigma, index)
 
         of_energy, of_direction = calibrated(self.energy, energy_sigma), calibrated(self.direction, direction_sigma)
         if self.track_energy is not None and energy is not None:
             with_track = constant(np.array([name in CHARGED for name in CURVES]), like=classes)[index]
-            of_energy = self.track_energy.apply(energy, with_track, to=of_energy)
+            of_energy = of_energy * self.track_energy.factor(energy, with_track)
         return of_energy, of_direction
 
 
@@ -244,11 +244,8 @@ def curve_index(classes: Any, by_track: Any) -> Any:
     return namespace(classes).where(by_track, classes, constant(np.array(without), like=classes)[classes])
 
 
-def _scaled(curves: Sequence[Curve | Response | None], values: Any, index: Any, *, at: Any = None) -> Any:
-    """Values float64 [N] times the factors, `at` these values or others, of the curves that int64 `index` [N] says.
-
-    A curve None is 1. Arrays or tensors.
-    """
+def _factors(curves: Sequence[Curve | Response | None], values: Any, index: Any) -> Any:
+    """Factors at the values float64 [N] of the curves that int64 `index` [N] says; None: 1."""
     xp, points = namespace(values), [((0.0,), (0.0,)) if c is None else (*vars(c).values(),) for c in curves]
     # At least two points: a curve of one is then a piece of length 0, rather than no piece.
     longest = max(2, *(len(x) for x, _ in points))
@@ -263,5 +260,5 @@ def _scaled(curves: Sequence[Curve | Response | None], values: Any, index: Any, 
     begin, end, slope, first = (constant(part, like=values)[index] for part in (x[:, :-1], x[:, 1:], slopes, y[:, :1]))
     # The logarithm of 0 is minus infinity, which becomes the beginning of the curve.
     with np.errstate(divide="ignore"):
-        beyond = xp.maximum(xp.minimum(xp.log(values if at is None else at)[:, None], end), begin) - begin
-    return values * xp.exp(first[:, 0] + (slope * beyond).sum(1))
+        beyond = xp.maximum(xp.minimum(xp.log(values)[:, None], end), begin) - begin
+    return xp.exp(first[:, 0] + (slope * beyond).sum(1))

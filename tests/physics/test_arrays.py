@@ -58,7 +58,7 @@ FORMULAS = {
         Calibration(energy=CURVES, direction=CURVES, track_energy=RESPONSE).apply,
         (*NUMBERS[:2], np.arange(N) % 5, CHARGES > 0, NUMBERS[2]),
     ),
-    "response": (RESPONSE.apply, (NUMBERS[0], CHARGES > 0)),
+    "response": (RESPONSE.factor, (NUMBERS[0], CHARGES > 0)),
     "depths": (Geometry.of(load_detector("cld")).depths, (0 * HITS[4], np.arange(N) % 6, *3e3 * (NUMBERS[:3] - 1.0))),
     "normalised": (lambda *xs: tuple(SCALE.normalised(xs)), tuple(NUMBERS[:2])),
 }
