@@ -245,12 +245,13 @@ def find_taus(events: Events, targets: Targets) -> Decays:
     if TAU not in np.abs(jagged.columns(targets.truth)["pdg"]):
         return no_decays(targets)
     ancestry = Ancestry(events, targets.truth)
-    code, parent = np.abs(ancestry.pdg), ancestry.parent
-    mother = np.where(parent >= 0, code[np.maximum(parent, 0)], 0)
+    code = np.abs(ancestry.pdg)
     passing = (code == TAU) | np.isin(code, RESONANCES)
     # A copy of a tau that the generator makes has a tau as parent: the first one counts.
-    tau = ancestry.topmost((code == TAU) & (mother != TAU))
-    product = (tau >= 0) & ~passing & np.isin(mother, (TAU, *RESONANCES))
+    tau = ancestry.topmost(code == TAU)
+    # A resonance may also come from a decay product's interaction with matter.
+    above = ancestry.nearest(~passing | (tau == np.arange(ancestry.size)))[ancestry.parent]
+    product = (tau >= 0) & ~passing & (above == tau)
     of_target = tau[targets.chosen]
     taus = np.unique(of_target[of_target >= 0])
     # The additional last place turns the index -1, no tau, into -1 again.
