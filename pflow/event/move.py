@@ -46,6 +46,7 @@ from pflow.physics.geometry import (
 
 ECAL, HCAL = KINDS.index("ecal"), KINDS.index("hcal")
 BOTH = [ECAL, HCAL]
+ON_GRID = 0.9  # cosine of the place in a cell, mean of a calorimeter's hits: above, centres are at multiples of the size
 Forms = npt.NDArray[np.void]
 AS_SIMULATED: Forms = np.array(
     [(1.0, -1.0, 0.0, 1.0, 1, 1, 0.0, 1.0, False, 0, False)],
@@ -373,7 +374,8 @@ def _coarser(events: Events, forms: Forms) -> Events:
     """Sum the cells of the simulation's grid into coarser ones.
 
     The grid lies in the surfaces of the layers. Its coordinates, mm, are along the circle or the side and along z in a
-    barrel; in endcaps they are along the axes of the cells, which are turned by the calorimeter's `phase`.
+    barrel; in endcaps they are along the axes of the cells, which are turned by the calorimeter's `phase`. Centres of
+    cells are at whole multiples of the cell size (DD4hep's grids) or halfway between, as the hits show.
     """
     hits = jagged.columns(events.hits)
     event = jagged.event_index(jagged.count(events.hits))
@@ -384,7 +386,7 @@ def _coarser(events: Events, forms: Forms) -> Events:
     calorimeter = hits["subdetector"][chosen].astype(np.int64)
     x, y, z = (hits[f"position.{axis}"][chosen].astype(np.float64) for axis in "xyz")
     geometry = Geometry.of(events.detector)
-    size = factor[chosen] * geometry.cell_size[0][calorimeter]
+    factor, size = factor[chosen], geometry.cell_size[0][calorimeter]
     sides, phase = geometry.faces.sides[0][calorimeter], geometry.faces.phase[0][calorimeter]
     barrel = np.array([c.region == "barrel" for c in events.detector.calorimeters])[calorimeter]
     is_round, width = sides == 0, 2 * np.pi / np.maximum(sides, 1)
@@ -398,9 +400,14 @@ def _coarser(events: Events, forms: Forms) -> Events:
     # np.where computes both choices, and the tangent diverges at azimuths of a cylinder.
     along = np.where(is_round, off, np.tan(np.where(is_round, 0.0, off))) * distance
     place = np.where(barrel, np.stack([along, z]), np.stack([x * cos + y * sin, y * cos - x * sin]))
-    number = np.floor(place / size).astype(np.int64)
+    # Cells whose centres lie on the edges of coarse ones would be split among these by the rounding of positions.
+    n_hits = np.maximum(np.bincount(calorimeter), 1)
+    cosine = [np.bincount(calorimeter, row)[calorimeter] for row in np.cos(2 * np.pi * place / size)]
+    start = np.where(np.stack(cosine) > ON_GRID * n_hits[calorimeter], 0.0, 0.5)
+    number = np.floor(place / size - start + 0.5).astype(np.int64) // factor
 
-    u, v = (number + 0.5) * size  # the coarse cell's centre, and from there back to x, y, z
+    # The coarse cell's centre, and from there back to x, y, z.
+    u, v = (number * factor + (factor - 1) / 2 + start) * size
     # Hits of an endcap may lie on the axis; their angle is not used.
     angle = u / np.maximum(distance, 1.0)
     azimuth = normal + np.where(is_round, angle, np.arctan(angle))

@@ -124,20 +124,34 @@ def test_coarser_cells_keep_the_energies_of_events_and_of_particles(request, sam
     np.testing.assert_allclose(after, before, rtol=1e-4, atol=1e-5)
 
 
-def test_coarse_cells_of_an_endcap_are_a_grid_of_twice_the_size(events):
-    changed = change_cells(events, drawn(events, coarser=(2,)))  # cells of 5 mm become cells of 10 mm
-    name = [calorimeter.name for calorimeter in events.detector.calorimeters].index("ecal_endcap")
+@pytest.mark.parametrize(("sample", "first"), [("events", 0.5), ("cld", 0.0)], ids=["ILD", "CLD"])
+@pytest.mark.parametrize("part", ["ecal_endcap", "hcal_endcap", "hcal_barrel"])
+def test_coarse_cells_are_whole_cells_of_the_simulation(request, sample, first, part):
+    """Two along each axis; the first cell beyond the origin has its centre at so many cell sizes."""
+    events = request.getfixturevalue(sample)
+    changed = change_cells(events, drawn(events, coarser=(2,)))
+    number = [calorimeter.name for calorimeter in events.detector.calorimeters].index(part)
+    cell = events.detector.calorimeters[number].cell_size
+    turn = Geometry.of(events.detector).faces.phase[0][number]
 
-    def endcap(some: Events) -> np.ndarray:
+    def in_cells(some: Events) -> tuple[np.ndarray, np.ndarray]:
+        """Coordinates of the hits in cell sizes, [N, 1 or 2], and what else tells their cells apart."""
         hits = jagged.columns(some.hits)
-        keys = np.stack([jagged.event_index(jagged.count(some.hits)), *(hits[f"position.{k}"] for k in "xyz")], axis=1)
-        return keys[hits["subdetector"] == name]
+        rows = hits["subdetector"] == number
+        x, y, z = (hits[f"position.{k}"][rows].astype(np.float64) for k in "xyz")
+        event = jagged.event_index(jagged.count(some.hits))[rows]
+        if part == "hcal_barrel":
+            return z[:, np.newaxis] / cell, np.stack([event, hits["layer"][rows]], 1)
+        u, v = x * np.cos(turn) + y * np.sin(turn), y * np.cos(turn) - x * np.sin(turn)
+        return np.stack([u, v], 1) / cell, np.stack([event, hits["layer"][rows], np.sign(z)], 1)
 
-    fine, coarse = endcap(events), endcap(changed)
-    assert len(np.unique(coarse, axis=0)) == len(coarse)
-    cells = np.stack([fine[:, 0], np.floor(fine[:, 1] / 10), np.floor(fine[:, 2] / 10), fine[:, 3]], axis=1)
-    assert len(np.unique(cells, axis=0)) == len(coarse)
-    assert np.abs(coarse[:, 1:3] % 10 - 5).max() < 1e-2
+    (fine, of_fine), (coarse, of_coarse) = in_cells(events), in_cells(changed)
+    np.testing.assert_allclose((coarse - first - 0.5) / 2, np.round((coarse - first - 0.5) / 2), atol=2e-3)
+    expected = np.concatenate([of_fine, np.round(fine - first) // 2], axis=1)
+    found = np.concatenate([of_coarse, np.round((coarse - first - 0.5) / 2)], axis=1)
+    if "endcap" in part:
+        assert len(np.unique(found, axis=0)) == len(found)
+    assert np.array_equal(np.unique(expected, axis=0), np.unique(found, axis=0))
 
 
 def test_thresholds_and_dropped_layers_drop_hits_with_their_links(events, cld):
