@@ -352,10 +352,11 @@ def raised_signals() -> Iterator[None]:
 
 def _explained(error: BaseException) -> tuple[int, str]:
     """Exit code of an exception, and its message in one line."""
-    if isinstance(error, KeyboardInterrupt):
-        return 130, "interrupted"
-    if isinstance(error, Terminated):
-        return 143, "terminated"
+    for stop in (error, error.__cause__):  # a library that is interrupted while it is imported raises an ImportError
+        if isinstance(stop, KeyboardInterrupt):
+            return 130, "interrupted"
+        if isinstance(stop, Terminated):
+            return 143, "terminated"
     if isinstance(error, PflowError | OSError):
         return 1, f"error: {' '.join(str(error).split())}"
     if isinstance(error, MemoryError):

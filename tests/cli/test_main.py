@@ -76,6 +76,12 @@ def test_importing_pflow_loads_no_heavy_library():
     assert done.stdout.strip() == "[]"
 
 
+def interrupted_import() -> ImportError:
+    error = ImportError("initialization failed")
+    error.__cause__ = KeyboardInterrupt()
+    return error
+
+
 @pytest.mark.parametrize(
     ("error", "code", "said"),
     [
@@ -84,6 +90,7 @@ def test_importing_pflow_loads_no_heavy_library():
         (ZeroDivisionError("division by zero"), 1, "ZeroDivisionError: division by zero (unexpected: --debug shows"),
         (MemoryError(), 1, "out of memory"),
         (KeyboardInterrupt(), 130, "interrupted"),
+        (interrupted_import(), 130, "interrupted"),
     ],
 )
 def test_whatever_happens_is_one_line_and_an_exit_code(monkeypatch, capsys, error, code, said):
