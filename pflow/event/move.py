@@ -377,7 +377,8 @@ def _coarser(events: Events, forms: Forms) -> Events:
 
     The grid lies in the surfaces of the layers. Its coordinates, mm, are along the circle or the side and along z in a
     barrel; in endcaps they are along the axes of the cells, which are turned by the calorimeter's `phase`. Centres of
-    cells are at whole multiples of the cell size (DD4hep's grids) or halfway between, as the hits show.
+    cells are at whole multiples of the cell size (DD4hep's grids) or halfway between, as the hits show; a cylinder has
+    a whole number of cells around.
     """
     hits = jagged.columns(events.hits)
     event = jagged.event_index(jagged.count(events.hits))
@@ -388,7 +389,8 @@ def _coarser(events: Events, forms: Forms) -> Events:
     calorimeter = hits["subdetector"][chosen].astype(np.int64)
     x, y, z = (hits[f"position.{axis}"][chosen].astype(np.float64) for axis in "xyz")
     geometry = Geometry.of(events.detector)
-    factor, size = factor[chosen], geometry.cell_size[0][calorimeter]
+    factor, layer = factor[chosen], hits["layer"][chosen].astype(np.int64)
+    size = np.tile(geometry.cell_size[0][calorimeter], (2, 1))
     sides, phase = geometry.faces.sides[0][calorimeter], geometry.faces.phase[0][calorimeter]
     barrel = np.array([c.region == "barrel" for c in events.detector.calorimeters])[calorimeter]
     is_round, width = sides == 0, 2 * np.pi / np.maximum(sides, 1)
@@ -399,8 +401,12 @@ def _coarser(events: Events, forms: Forms) -> Events:
     side[barrel & is_round] = 0
     normal = np.where(is_round, 0.0, phase + width * side)  # of the side, rad
     off, cos, sin = azimuth - normal, np.cos(phase), np.sin(phase)
+    # Around a cylinder a layer has a whole number of cells, from -pi on.
+    of_layer, _ = equal_rows(event[chosen], calorimeter, layer)
+    circle = 2 * np.pi * (np.bincount(of_layer, distance) / np.bincount(of_layer))[of_layer]
+    size[0] = np.where(barrel & is_round, 2 * np.pi * distance / np.round(circle / size[0]), size[0])
     # np.where computes both choices, and the tangent diverges at azimuths of a cylinder.
-    along = np.where(is_round, off, np.tan(np.where(is_round, 0.0, off))) * distance
+    along = np.where(is_round, off + np.pi, np.tan(np.where(is_round, 0.0, off))) * distance
     place = np.where(barrel, np.stack([along, z]), np.stack([x * cos + y * sin, y * cos - x * sin]))
     # Cells whose centres lie on the edges of coarse ones would be split among these by the rounding of positions.
     n_hits = np.maximum(np.bincount(calorimeter), 1)
@@ -412,7 +418,7 @@ def _coarser(events: Events, forms: Forms) -> Events:
     u, v = (number * factor + (factor - 1) / 2 + start) * size
     # Hits of an endcap may lie on the axis; their angle is not used.
     angle = u / np.maximum(distance, 1.0)
-    azimuth = normal + np.where(is_round, angle, np.arctan(angle))
+    azimuth = normal + np.where(is_round, angle - np.pi, np.arctan(angle))
     radius = np.where(is_round, distance, np.hypot(distance, u))
     on_barrel = np.stack([radius * np.cos(azimuth), radius * np.sin(azimuth), v])
     on_face = np.stack([u * cos - v * sin, u * sin + v * cos, z])
@@ -420,7 +426,7 @@ def _coarser(events: Events, forms: Forms) -> Events:
     for values, of_cell in zip(columns.values(), np.where(barrel, on_barrel, on_face), strict=True):
         values[chosen] = of_cell
     events = dataclasses.replace(events, hits=jagged.replaced(events.hits, columns))
-    group, first = equal_rows(event[chosen], calorimeter, hits["layer"][chosen].astype(np.int64), side, *number)
+    group, first = equal_rows(event[chosen], calorimeter, layer, side, *number)
     return sum_cells(events, chosen, chosen[first[group]])
 
 

@@ -316,7 +316,11 @@ def quantile_68(values: Floats) -> float:
 
 
 def resolution_68(values: Floats, content: float = LEVEL) -> float:
-    """Half the length of the narrowest interval that holds 68.3% (`content`) of at least two rising values."""
+    """Half the length of the narrowest interval that holds 68.3% (`content`) of at least two rising values.
+
+    It lies low by its own fluctuation, of a normal distribution by 18% with 20 values, 10% with 60, 6% with 100 and 2%
+    with 1,000; `rms90` by 3% with 20 and less than 1% from 60 on.
+    """
     if len(values) < 2:
         return math.nan
     size = _size(content, len(values))

@@ -154,6 +154,21 @@ def test_coarse_cells_are_whole_cells_of_the_simulation(request, sample, first, 
     assert np.array_equal(np.unique(expected, axis=0), np.unique(found, axis=0))
 
 
+def test_a_cylinder_has_whole_cells_around(events):
+    """Each layer of the simplified ILD's barrels has the whole number nearest to its circle over the cell size."""
+    changed = jagged.columns(change_cells(events, drawn(events, coarser=(2,))).hits)
+    hits = jagged.columns(events.hits)
+    barrel = hits["subdetector"] == 0
+    event, layer = jagged.event_index(jagged.count(events.hits))[barrel], hits["layer"][barrel].astype(np.int64)
+    x, y, z = (hits[f"position.{axis}"][barrel].astype(np.float64) for axis in "xyz")
+    group = event * 100 + layer
+    radius = (np.bincount(group, np.hypot(x, y)) / np.maximum(np.bincount(group), 1))[group]
+    turns = np.arctan2(y, x) / (2 * np.pi) + 0.5
+    around = np.floor(turns * np.round(2 * np.pi * radius / 5.0)) // 2
+    cells = np.unique(np.stack([group, around, np.floor(z / 10)], axis=1), axis=0)
+    assert len(cells) == np.count_nonzero(changed["subdetector"] == 0)
+
+
 def test_thresholds_and_dropped_layers_drop_hits_with_their_links(events, cld):
     options = {"ecal_threshold": 0.02, "hcal_threshold": 0.1, "shorter_hcal": 0.5}
     changed = change_cells(events, drawn(events, **options))

@@ -9,8 +9,8 @@ from pflow.metrics.event import RECO_MODES, TRUE_MODES, find_taus
 from pflow.metrics.report import EvaluationSettings
 
 # Two taus: the first one decays to a rho and so to a pion and a pi0 of two photons, one of which converts to electrons;
-# the second one, of which the generator makes a copy, decays to a muon. A pion is from no tau. The tau's pion makes an eta'
-# in matter, which decays to two pions.
+# the second one, of which the generator makes a copy, decays to a muon. A pion is from no tau. The first tau's pion
+# makes an eta' in matter, which decays to two pions.
 PDG = [15, 16, -213, -211, 111, 22, 22, 11, -11, -15, -15, -13, 211, 331, 211, -211]
 PARENT = [-1, 0, 0, 2, 2, 4, 4, 6, 6, -1, 9, 10, -1, 3, 13, 13]
 PHI = [0, 0, 0, 0.02, 0, -0.02, -0.04, -0.04, -0.04, 2, 2, 2, 3, 0.02, 0.02, 0.02]
