@@ -96,8 +96,8 @@ def calibrate(
     `inputs` are validation files with truth, neither training nor test files, read as `reading` says;
     without ``detector``, files of another detector than the model's are refused. With its `on_error` ``skip``,
     entries that cannot be used are left out, with a warning. An event for which the model gives numbers that are not
-    finite has no particles. An earlier calibration of the model is not used. InputError: a file or entry that cannot be
-    used.
+    finite has no particles. An earlier calibration of the model is not used; `Calibration.over` takes from it what
+    these files have too few particles for. InputError: a file or entry that cannot be used.
     """
     trials = [
         (decoding, CalibrationFit(), [ParticleMetrics(axes=()) for _ in inputs], [CountMetrics() for _ in inputs])

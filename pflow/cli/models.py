@@ -143,6 +143,7 @@ def calibrate(args: argparse.Namespace) -> int:
     from pflow.checkpoint import FILES, load_model, write_weights
     from pflow.io.atomic import check_output
     from pflow.io.open import matching
+    from pflow.physics.pdg import CLASSES
 
     # Before the model is loaded and run: an output that exists ends the command at once.
     check_output(args.output, inputs=[args.checkpoint], force=args.force, holds=FILES)
@@ -166,10 +167,19 @@ def calibrate(args: argparse.Namespace) -> int:
         points = zip(response.log_energy, response.log_factor, strict=True)
         texts = [f"{math.exp(factor):.3f} at {math.exp(energy):.2g} GeV" for energy, factor in points]
         print(f"photon energies: times {', '.join(texts)}")
-    else:
+    made = chosen.calibration.over(model.calibration)
+    if not chosen.calibration.photon_response:
         few = f"fewer than {calibration.MIN_PHOTONS} matched photons in each range of energy"
-        print(f"photon energies: not calibrated, {few}: give more events")
-    changes: dict[str, Any] = {"calibration": chosen.calibration, "decoding": chosen.decoding}
+        state = "as before" if made.photon_response else "not calibrated"
+        print(f"photon energies: {state}, {few}: give more events")
+    if model.reconstructor.gives_uncertainties:
+        kept = [name for name in made.energy if name not in chosen.calibration.energy]
+        missing = [name for name in CLASSES if name not in made.energy]
+        for state, names in (("as before", kept), ("not calibrated", missing)):
+            if names:
+                few = f"fewer than {calibration.MIN_PULLS} matched particles of each"
+                print(f"uncertainties of {', '.join(names)}: {state}, {few}")
+    changes: dict[str, Any] = {"calibration": made, "decoding": chosen.decoding}
     for path in write_weights(args.checkpoint, args.output, **changes, force=args.force):
         print(f"{path}: {path.stat().st_size / 1e3:.0f} kB")
     return 0

@@ -174,6 +174,7 @@ class Quantity(NamedTuple):
 CELL = "a minimum ionising particle leaves {{:.3g}} GeV in a cell of the {}, by {{n}} tracks"
 ENTERS = "hits of the ECAL lie {:.1f} cells beside {n} tracks that enter, in "
 BEHIND = "hits of the HCAL lie {:.1f} cells beside {n} tracks, in "
+UNCHARGED = "{:.0%} of {n:.0f} tracks have charge 0"
 BENT = "{:.0%} of {n} tracks bend to the other side than their charge says"
 MOMENTA = "momenta of {n} tracks are {:+.1%} off what their hits in the ECAL say"
 ENTRIES = "{:.0%} of {n} tracks have hits of the ECAL where they enter"
@@ -215,6 +216,7 @@ QUANTITIES: Mapping[str, tuple[Quantity, ...]] = {
             "units", "energy", TRUE, 1 / 30, 30.0, over="true", least=1, changes=np.log(3.0), relative=True
         ),
         Quantity("reference", "reference momentum", MASSLESS, 0.7, 1.05, over="reference", least=1),
+        Quantity("charges", "uncharged", UNCHARGED, high=0.1, over="tracks", counted="tracks", least=4),
         Quantity("codes", "wrong charges", CODES, high=0.1, over="particles", counted="particles", least=8),
         Quantity("parents", "astray", PARENTS, high=0.05, over="n of parents", counted="n of parents", least=8),
         # What showers is counted roughly, and a single antiproton deposits more than its energy.

@@ -211,6 +211,7 @@ def _of_events(events: Events, particles: ak.Array | None) -> dict[str, npt.NDAr
         table["tracks"] = jagged.count(events.tracks)
         momentum = jagged.vectors(events.tracks, field="momentum")
         table["momentum"] = _total(events.tracks, np.linalg.norm(momentum, axis=1))
+        table["uncharged"] = _total(events.tracks, jagged.flat(events.tracks.charge) == 0)
     return table
 
 

@@ -11,6 +11,7 @@ import contextlib
 import dataclasses
 import functools
 import itertools
+import logging
 import math
 import os
 import platform
@@ -343,6 +344,9 @@ def reconstruct_files(
     if checkpoint is None:
         checkpoint = _model_for([path for out in outputs for path in out.inputs], reading, skip=skip_files)
     model = checkpoint if isinstance(checkpoint, TrainedModel) else load_model(checkpoint)
+    if model.reconstructor.gives_uncertainties and model.calibration is None:
+        text = "%s is not calibrated: photon energies and covariances are the network's own (see pflow calibrate)"
+        logging.getLogger("pflow").info(text, model.path)
     as_model = detector is None and not model.tokeniser.config.geometry  # files of the model's detector
     # Chosen once: the processes of a cluster must not each choose a device for ``auto``.
     place = pick_device(device)

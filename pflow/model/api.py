@@ -167,6 +167,7 @@ class Reconstructor(nn.Module, ABC):
 
     needs_readout: bool = False  # whether batches must hold physical hits and tracks (`pflow.data.batch.Readout`)
     gives_links: ClassVar[bool] = False  # whether particles have fractions of hits and tracks
+    gives_uncertainties: ClassVar[bool] = False  # whether particles have standard deviations of energy and direction
     first_stage_modules: tuple[str, ...] = ()  # frozen where only a second stage is trained; empty: there is one stage
 
     def __init__(self, inputs: ModelInputs, *, decoding: DecodingConfig, **options: Any) -> None:

@@ -215,6 +215,17 @@ class Calibration:
         for name in (*self.energy, *self.direction):
             check_choice(name, CURVES, "uncertainty curve")
 
+    def over(self, earlier: Calibration | None) -> Calibration:
+        """This calibration, with what only the `earlier` one has."""
+        if earlier is None:
+            return self
+        return Calibration(
+            energy={**earlier.energy, **self.energy},
+            direction={**earlier.direction, **self.direction},
+            photon_response=self.photon_response or earlier.photon_response,
+            track_energy=self.track_energy or earlier.track_energy,
+        )
+
     def apply(
         self, energy_sigma: Any, direction_sigma: Any, classes: Any, by_track: Any = None, energy: Any = None
     ) -> tuple[Any, Any]:

@@ -377,6 +377,11 @@ def test_an_invalid_particle_of_the_reference_is_left_out(events, pandora, spoil
     expected = document(pflow.evaluate(pandora, events, oracle=False))
     assert (content["n_bad_input"], content["energy"]) == (0, expected["energy"])
     assert content["reference"]["n_reco"] == expected["reference"]["n_reco"] - 1
+    with pytest.raises(InputError, match=r"entry 0, 'energy': reference: expected"):
+        pflow.evaluate(pandora, spoil(events, 0, "reference.energy", -0.5), oracle=False)
+    with pytest.warns(UserWarning, match="1 of 25 entries cannot be used"):
+        result = pflow.evaluate(pandora, spoil(events, 0, "reference.energy", -0.5), oracle=False, on_error="skip")
+    assert result.n_bad_input == 1
 
 
 def test_outputs_merged_by_hadd_are_checked_by_all_their_inputs(sample, pandora, tmp_path):

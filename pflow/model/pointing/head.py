@@ -397,7 +397,7 @@ class ParticleHead(nn.Module):
         by_track = charged & (track.momentum > 0)
         # A charge that fits the code: later particles and the output must not see a charged photon.
         most_probable = 2 * (charge_logits[:, 2:] > charge_logits[:, :1]).long() - 1
-        charge = 1 + charged * torch.where(by_track, track.charge.long(), most_probable)
+        charge = 1 + charged * torch.where(by_track & (track.charge != 0), track.charge.long(), most_probable)
         mass = self.get_buffer("masses").index_select(0, pdg)[:, None]
         # Of seeds without a track the momentum is 0: with a massless code its logarithm would be infinite.
         track_energy = torch.sqrt(track.momentum.square() + mass.square()).clamp(min=1e-6)

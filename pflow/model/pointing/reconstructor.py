@@ -411,6 +411,7 @@ class PointingReconstructor(Reconstructor):
 
     needs_readout = True
     gives_links: ClassVar[bool] = True
+    gives_uncertainties: ClassVar[bool] = True
 
     def __init__(
         self,
