@@ -197,6 +197,7 @@ PARENTS += " parents or status are wrong"
 BESIDE = "hits of a quarter of {n} photons, by links, lie more than {:.2g} rad beside them"
 OF_PHOTONS = "hits have {:.2f} times the energy of the {n} photons that they are linked to (median)"
 TRUE = "hits have {:.2f} times the energy of stable particles that shower"
+TAUS = "{:.0%} of {n:.0f} targets are taus, which the simulation decayed: rule 'entering' has what they decay to"
 NO_TARGET = "{:.1%} of the hits' energy belongs to no target"
 LINKED = "{{:.0%}} of the {} is linked to particles"
 TWO_HITS = "{{:.0%}} of the hits of {} lie in the cell of another one"
@@ -222,6 +223,7 @@ QUANTITIES: Mapping[str, tuple[Quantity, ...]] = {
         # What showers is counted roughly, and a single antiproton deposits more than its energy.
         Quantity("response", "energy", TRUE, 0.3, 1.5, over="true", counted="n true", least=20),
         Quantity("targets", "overlay", OVERLAID, high=0.999, over="true", least=1),
+        Quantity("targets", "taus", TAUS, high=0.01, over="n targets", counted="n targets", least=1),
         Quantity("targets", "no target", NO_TARGET, -0.25, 0.25, over="energy", least=1, changes=0.5),
     ),
     "tracks": (

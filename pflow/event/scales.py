@@ -26,7 +26,7 @@ from pflow.physics.geometry import kind_index, layers_by_position
 from pflow.physics.kinematics import GEV_PER_TESLA_MM, angle_between, unit_vector
 from pflow.physics.pdg import is_invisible, known_charges
 
-ELECTRON, MUON, PHOTON = 11, 13, 22
+ELECTRON, MUON, TAU, PHOTON = 11, 13, 15, 22
 CHARGE_ROUNDING = 0.01  # largest difference, e, of a charge from the PDG's that counts as none
 
 MAX_ROWS = 100_000  # of a table; more are thinned evenly
@@ -257,7 +257,8 @@ def _of_truth(events: Events, targets: Mapping[str, Any] | None) -> dict[str, np
         by_choice = ("e_min", "invisible")  # the user knows that hits of these belong to no target
         chosen = select_targets(events, **{key: value for key, value in targets.items() if key not in by_choice})
         of_targets = np.bincount(jagged.event_index(chosen.counts), chosen.column("hit_energy"), len(events))
-        table["no target"] = total - of_targets
+        table["no target"], table["n targets"] = total - of_targets, chosen.counts
+        table["taus"] = np.bincount(jagged.event_index(chosen.counts), np.abs(chosen.column("pdg")) == TAU, len(events))
     return table
 
 

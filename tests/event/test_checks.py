@@ -612,6 +612,13 @@ def test_jets_without_tracks_are_no_photons(sample_dir, model):
     assert not said if model == "general" else re.search(spread, said)
 
 
+def test_taus_that_the_simulation_decays_are_said(jets):
+    code = jagged.flat(jets.truth.pdg)
+    truth = jagged.replaced(jets.truth, {"pdg": np.where(code == 211, -15, code)})
+    said = problems_of(checks(dataclasses.replace(jets, truth=truth)))
+    assert re.search(r"\d+% of \d+ targets are taus, which the simulation decayed: rule 'entering' has", said)
+
+
 def test_hits_without_targets_and_absent_links_are_said(cld_rec):
     links = cld_rec.hit_links
     events = dataclasses.replace(cld_rec, hit_links=links[links.source % 3 > 0])
