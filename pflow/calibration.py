@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import itertools
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -90,6 +90,7 @@ def calibrate(
     batch_size: int | None = None,
     chunk_size: int = 256,
     device: str = "auto",
+    on_progress: Callable[[int], None] | None = None,
 ) -> list[Calibrated]:
     """Score decoding configurations, and fit the calibration of each, in the order of `decodings`.
 
@@ -97,13 +98,14 @@ def calibrate(
     without ``detector``, files of another detector than the model's are refused. With its `on_error` ``skip``,
     entries that cannot be used are left out, with a warning. An event for which the model gives numbers that are not
     finite has no particles. An earlier calibration of the model is not used; `Calibration.over` takes from it what
-    these files have too few particles for. InputError: a file or entry that cannot be used.
+    these files have too few particles for. `on_progress` is called with the number of events reconstructed, of all
+    configurations. InputError: a file or entry that cannot be used.
     """
     trials = [
         (decoding, CalibrationFit(), [ParticleMetrics(axes=()) for _ in inputs], [CountMetrics() for _ in inputs])
         for decoding in decodings
     ]
-    references = [ParticleMetrics(axes=()) for _ in inputs]
+    references, n_done = [ParticleMetrics(axes=()) for _ in inputs], 0
     encode = functools.partial(model.tokeniser.encode, truth=False)
     expected = Expected(targets=model.tokeniser.config.chosen_by, sample=model.tokeniser.sample)
     reading, on_error = dataclasses.replace(reading, expected=expected), reading.on_error
@@ -133,6 +135,9 @@ def calibrate(
                 particles[number].update(truth, reco, matches, close)
                 fit.update(truth, reco, finite.particles, matches, generated.by_track)
                 counts[number].update(truth, reco)
+                n_done += len(events)
+                if on_progress is not None:
+                    on_progress(n_done)
     for path, of_file in zip(inputs, trials[0][2], strict=True):
         # Its efficiency and all scores would be NaN, and `best` would take the first.
         if not len(of_file.truth["energy"]):

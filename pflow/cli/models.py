@@ -153,16 +153,20 @@ def calibrate(args: argparse.Namespace) -> int:
     choices = {name: getattr(args, name) for name in CHOICES}
     decodings = calibration.decoding_grid(model.reconstructor.decoding, **choices)
     options = {name: getattr(args, name) for name in ("batch_size", "chunk_size", "device")}
-    trials = calibration.calibrate(model, matching(args.inputs), decodings, read_options(args), **options)
+    with progress_bar(quiet=False, transient=True) as show:
+        show("calibrating", 0, None)
+        options["on_progress"] = lambda n_done: show("calibrating", n_done, None)
+        trials = calibration.calibrate(model, matching(args.inputs), decodings, read_options(args), **options)
+    chosen = calibration.best(trials, args.choose_by)
     for trial in trials:
         values = [f"{name} {getattr(trial.decoding, name):g}" for name in CHOICES if hasattr(trial.decoding, name)]
         reference = "not in all files" if math.isnan(trial.reference) else f"{trial.reference:.4f}"
+        kept = " (kept)" if trial is chosen and len(trials) > 1 else ""
         print(
             f"{', '.join(values)}: energy-weighted efficiency {trial.efficiency:.4f} (reference: "
             f"{reference}), fake energy fraction {trial.fakes:.4f}, right number of particles in "
-            f"{trial.number_right:.4f} of the events"
+            f"{trial.number_right:.4f} of the events{kept}"
         )
-    chosen = calibration.best(trials, args.choose_by)
     if response := chosen.calibration.photon_response:
         points = zip(response.log_energy, response.log_factor, strict=True)
         texts = [f"{math.exp(factor):.3f} at {math.exp(energy):.2g} GeV" for energy, factor in points]
@@ -173,9 +177,9 @@ def calibrate(args: argparse.Namespace) -> int:
         state = "as before" if made.photon_response else "not calibrated"
         print(f"photon energies: {state}, {few}: give more events")
     if model.reconstructor.gives_uncertainties:
-        kept = [name for name in made.energy if name not in chosen.calibration.energy]
+        earlier = [name for name in made.energy if name not in chosen.calibration.energy]
         missing = [name for name in CLASSES if name not in made.energy]
-        for state, names in (("as before", kept), ("not calibrated", missing)):
+        for state, names in (("as before", earlier), ("not calibrated", missing)):
             if names:
                 few = f"fewer than {calibration.MIN_PULLS} matched particles of each"
                 print(f"uncertainties of {', '.join(names)}: {state}, {few}")

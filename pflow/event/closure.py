@@ -37,6 +37,7 @@ IN_FRONT = 60.0  # mm along the line before the entry in which the hits of a tra
 BEHIND = {"ecal": 150.0, "hcal": 1500.0}  # and behind it
 PITCH = {"ecal": 6.0, "hcal": 30.0}  # mm, of layers that the detector does not describe
 MIN_LAYERS = 2  # fewest layers with hits of a trail: fewer are a coincidence
+MOST_OF_MUON = 3.0  # GeV that a muon leaves in an HCAL
 SHOWER = 2.0  # hits a layer from which a trail is a shower: an electron's
 STEP = 0.01  # relative change of momentum by which the entry's dependence on it is measured
 LEVER = (100.0, 1500.0)  # mm by which the whole momentum moves an entry: straighter tracks show no error, curlers wrap
@@ -109,8 +110,9 @@ class TrackDeposits:
         parts = events.detector.calorimeters
         hcal = float(np.mean([part.hadron_scale or 1.0 for part in parts if part.kind == "hcal"] or [1.0]))
         ecal = float(np.mean([part.electron_scale for part in parts if part.kind == "ecal"] or [1.0]))
+        muons = trails.pop("thin") & (hcal * narrow[:, 0] < MOST_OF_MUON)
         with np.errstate(divide="ignore", invalid="ignore"):
-            trails["response"] = _where(deposits.hadrons(hcal), (narrow @ np.array([hcal, ecal])) / tracks.p)
+            trails["response"] = _where(deposits.hadrons(hcal) & ~muons, (narrow @ np.array([hcal, ecal])) / tracks.p)
         return deposits
 
     def isolated(self, scale: float = 1.0) -> Mask:
@@ -377,6 +379,7 @@ def _trails(events: Events, hits: _FirstHits, tracks: _Entries) -> dict[str, npt
             **dict(zip(("hcal_azimuth", "hcal_polar"), _where(in_hcal & hcal.seen, hcal.in_cells), strict=True)),
             "ecal_cell": _where(straight, ecal.cell),
             "hcal_cell": _where(in_hcal, hcal.cell),
+            "thin": straight & hcal.seen & (hcal.n_hits < SHOWER * hcal.n_layers),
         }
     if events.hit_links is not None and events.track_links is not None:
         n, (track, hit) = len(tracks.index), pairs[:, hits.kind[pairs[1]] == ECAL]

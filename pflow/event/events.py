@@ -40,7 +40,7 @@ class Flag(enum.IntFlag):
     TRUTH_TRACKS = 8  # the tracks were made from Monte Carlo particles (`pflow.io.edm4hep.simulated`)
     NOT_FINITE = 16  # the model gave numbers that are not finite; the event has no particles (``on_error="skip"``)
     UNUSABLE_HITS = 32  # hits with impossible numbers were left out; calorimeter hits keep their place with energy 0
-    UNUSABLE_TRACKS = 64  # tracks without a finite momentum were left out
+    UNUSABLE_TRACKS = 64  # tracks without a possible momentum, or that are another one again, were left out
     UNUSABLE_REFERENCE = 128  # particles of the other algorithm with impossible numbers were left out
     UNUSABLE_TRUTH = 256  # true particles with impossible numbers have energy 0; links that lead nowhere were left out
     LOST_TRACKS = 512  # more than `MOST_UNUSED` of the track momentum is in no particle
@@ -227,10 +227,14 @@ class Events(EventLists):
         sizes["calorimeters"] = np.full(len(self), len(self.detector.calorimeters))
         return sizes | {name: jagged.count(part) for name, part in self.parts()}
 
-    def violations(self) -> list[Violation]:
-        """Impossible values and indices that lead nowhere, in the order of the events."""
+    def violations(self, *, again: bool = False) -> list[Violation]:
+        """Impossible values and indices that lead nowhere, in the order of the events.
+
+        With `again` also tracks that are an earlier one of their event again, which `leave_out` leaves out.
+        """
         sizes = self.sizes()
-        violations = [violation for name, part in self.parts() for violation in validate_part(name, part, sizes)]
+        parts = (validate_part(name, part, sizes, again=again) for name, part in self.parts())
+        violations = [violation for of_part in parts for violation in of_part]
         return sorted(violations, key=lambda violation: violation.index)
 
     def validate(self) -> Events:

@@ -206,7 +206,9 @@ def _of_events(events: Events, particles: ak.Array | None) -> dict[str, npt.NDAr
         logarithm = np.bincount(event[used], np.log(energy[used]), n) / np.bincount(event[used], minlength=n)
     table["typical"] = np.exp(logarithm)
     if particles is not None:
-        table["reconstructed"] = _total(particles, jagged.columns(particles)["energy"])
+        columns = jagged.columns(particles)
+        table["reconstructed"] = _total(particles, columns["energy"])
+        table["showering"] = _total(particles, columns["energy"] * (np.abs(columns["pdg"]) != MUON))
     if events.tracks is not None:
         table["tracks"] = jagged.count(events.tracks)
         momentum = jagged.vectors(events.tracks, field="momentum")
@@ -245,6 +247,12 @@ def _of_truth(events: Events, targets: Mapping[str, Any] | None) -> dict[str, np
     overlay = truth.get("overlay", np.zeros(len(showers)))
     table["true"], table["overlay"] = (
         with_hits * _total(events.truth, truth["energy"] * some) for some in (showers, showers * overlay)
+    )
+    visible = np.isin(truth["status"], status) & ~is_invisible(truth["pdg"])
+    # A tau that the simulation decays takes its neutrinos along.
+    whole = np.where(_total(events.truth, visible & (np.abs(truth["pdg"]) == TAU)) > 0, np.nan, with_hits)
+    table["visible"], table["n visible"] = (
+        whole * _total(events.truth, of) for of in (visible * truth["energy"], visible)
     )
     table |= {"n true": _total(events.truth, showers)} | _of_particles(events.truth, truth, status)
     if events.hit_links is not None:

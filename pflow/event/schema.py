@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -21,10 +22,11 @@ import numpy.typing as npt
 from pflow.event import jagged
 from pflow.event.jagged import Links
 from pflow.physics import kinematics
-from pflow.physics.arrays import Index, Mask
+from pflow.physics.arrays import Floats, Index, Mask
 from pflow.physics.kinematics import COVARIANCE
 from pflow.physics.pdg import CLASSES
 
+SAME_DIRECTION, SAME_MOMENTUM = 1e-3, 0.05  # rad, and relative: of two tracks of one particle; 0 of 35,000 true pairs
 MAX_ENERGY = 1e5  # largest measured energy or momentum, GeV: ten times any collider's
 MAX_TRUE_ENERGY = 1e7  # largest energy or momentum of a true particle, GeV; for generators that write MeV
 MAX_LENGTH = 1e7  # largest coordinate, mm: larger than any cavern
@@ -113,7 +115,7 @@ SCHEMA: Mapping[str, tuple[Field, ...]] = {
     ),
     "tracks": (
         _momentum("momentum", required=True),
-        CHARGE,
+        _number("charge", "e", most=1, required=True),
         _number("d0", "mm"),
         _number("phi", "rad", turns="azimuth"),
         _number("omega", "1/mm"),
@@ -269,15 +271,17 @@ class Violation:
 
 
 def validate_part(
-    part: str, records: ak.Array, sizes: Mapping[str, Index], *, name: str | None = None
+    part: str, records: ak.Array, sizes: Mapping[str, Index], *, name: str | None = None, again: bool = False
 ) -> list[Violation]:
     """Check the numbers of a part of the events against the schema; violations call the part `name`.
 
     `sizes`, int64 [event]: number of objects of each part (or of ``calorimeters``). An index into a part without a size
-    is not checked. Each check yields one violation an event, which names the first bad object.
+    is not checked; with `again`, tracks that are an earlier one again are violations. Each check yields one violation
+    an event, which names the first bad object.
     """
     violations: list[Violation] = []
-    for column, values, impossible, expected in _impossible(part, records, sizes):
+    found = itertools.chain(_impossible(part, records, sizes), _repeated(part, records) if again else ())
+    for column, values, impossible, expected in found:
         counts, rows = jagged.count(records), np.flatnonzero(impossible)
         event, local = jagged.event_index(counts), jagged.local_index(counts)
         for index, first, n in zip(*np.unique(event[rows], return_index=True, return_counts=True), strict=True):
@@ -289,9 +293,9 @@ def validate_part(
 
 
 def unusable_objects(part: str, records: ak.Array, sizes: Mapping[str, Index]) -> Mask:
-    """Whether each object of a part has impossible numbers, bool [N]; `sizes` as for `validate_part`."""
+    """Whether each object of a part has impossible numbers, or is a track again, bool [N]; `sizes`: `validate_part`."""
     unusable = np.zeros(int(jagged.count(records).sum()), dtype=np.bool_)
-    for _, _, impossible, _ in _impossible(part, records, sizes):
+    for _, _, impossible, _ in itertools.chain(_impossible(part, records, sizes), _repeated(part, records)):
         unusable |= impossible
     return unusable
 
@@ -332,3 +336,37 @@ def _impossible(
         at_origin = (columns["energy"] > 0) & ~np.any([columns[f"position.{axis}"] for axis in XYZ], axis=0)
         if at_origin.any():
             yield "energy", columns["energy"], at_origin, "expected no energy at the origin, (0, 0, 0) mm"
+    if part == "tracks" and len(columns["charge"]):
+        at_rest = ~np.any([columns[f"momentum.{axis}"] for axis in PXYZ], axis=0)
+        if at_rest.any():
+            yield "momentum.px", columns["momentum.px"], at_rest, "expected a track with a momentum"
+
+
+def _repeated(part: str, records: ak.Array) -> Iterator[tuple[str, npt.NDArray[Any], Mask, str]]:
+    """As `_impossible`: tracks that are an earlier one of their event again."""
+    if part != "tracks" or not int(jagged.count(records).sum()):
+        return
+    columns, momentum = jagged.columns(records), jagged.vectors(records, field="momentum")
+    if (again := _again(momentum, columns["charge"], jagged.event_index(jagged.count(records)))).any():
+        same = f"direction to {SAME_DIRECTION:g} rad, momentum to {SAME_MOMENTUM:.0%}"
+        text = f"expected each track once, and this is another one ({same})"
+        yield "momentum.px", columns["momentum.px"], again, text
+
+
+def _again(momentum: Floats, charge: npt.NDArray[Any], event: Index) -> Mask:
+    """Whether each track is an earlier one of its event again: a clone of the track finder's, or another fit."""
+    size = np.sqrt(np.einsum("tc,tc->t", momentum, momentum))
+    order = np.lexsort((size, charge, event))
+    again = np.zeros(len(size), dtype=np.bool_)
+    for step in range(1, len(size)):
+        first, second = order[:-step], order[step:]  # of rising momentum
+        near = (event[first] == event[second]) & (charge[first] == charge[second])
+        near &= size[second] < (1 + SAME_MOMENTUM) * size[first]
+        if not near.any():
+            break
+        first, second = first[near], second[near]
+        across = np.linalg.norm(np.cross(momentum[first], momentum[second]), axis=1)
+        along = np.einsum("tc,tc->t", momentum[first], momentum[second])
+        same = (along > 0) & (across < SAME_DIRECTION * along)
+        again[np.maximum(first, second)[same]] = True
+    return again

@@ -36,6 +36,7 @@ from pflow.event.events import (
 )
 from pflow.event.jagged import MIN_HIT_FRACTION, Links
 from pflow.event.scales import measure
+from pflow.event.schema import MAX_ENERGY
 from pflow.io.open import Files, ReadOptions, geometry_fits
 from pflow.model.api import DecodingConfig, GeneratedParticles
 from pflow.model.pointing import PointingReconstructor
@@ -286,11 +287,11 @@ def reconstruct(
     # Impossible truth is no reason to refuse an event: it is not used.
     cleaned, left_out = leave_out(events.without_truth())
     if left_out:
-        error = events.error_of(events.without_truth().violations()[0])
+        error = events.error_of(events.without_truth().violations(again=True)[0])
         warn(f"hits or tracks cannot be used and are left out; the first: {error}", LeftOutWarning)
     usable = usable_events(cleaned, max_hits, on_error)
     reconstruction = reconstruct_valid(usable, ready, on_error)
-    scales = measure(usable, reconstruction.particles)
+    scales = measure(usable.emptied((reconstruction.flags & Flag.BAD_INPUT) > 0), reconstruction.particles)
     warn_of(compare(scales, model.tokeniser.sample), events.path or "these events")
     momentum = track_momentum(reconstruction, usable, model).sum(axis=0)
     warn_of_tracks(momentum, count_flags(reconstruction.flags), len(events), events.path or "these events")
@@ -330,7 +331,8 @@ def reconstruct_valid(events: Events, engine: Engine, on_error: str) -> Reconstr
         links["track_links"] = collector.links("track_fraction", index)
     reconstruction = dataclasses.replace(decoded, **links)
     # An energy may be finite as the network gives it, and overflow in GeV.
-    not_finite = ~particles.finite() | ~decoded.finite()
+    too_high = ak.to_numpy(ak.any(decoded.particles.energy > MAX_ENERGY, axis=1))
+    not_finite = ~particles.finite() | ~decoded.finite() | too_high
     reconstruction = finite_events(reconstruction, not_finite, events, model.path, on_error)
     flags = reconstruction.flags.copy()
     # An event that is empty or was cut has lost its tracks for a reason that has a flag of its own.
@@ -361,7 +363,8 @@ def warn_of_tracks(momentum: Floats, flagged: Mapping[str, int], n_events: int, 
         if n_flagged >= least and 2 * n_flagged > n_events:
             warn(
                 f"{where}: {lost:.4g} of {momentum[0]:.4g} GeV of tracks are in {place}, in {n_flagged} of {n_events} "
-                f"events more than {MOST_UNUSED:.0%} of it: the model was not made for such events, or hits are absent",
+                f"events more than {MOST_UNUSED:.0%} of it: they have no hits, are there twice, or the model does not "
+                "know such events",
                 ImplausibleWarning,
             )
 
@@ -396,8 +399,8 @@ def with_detector(events: Events, detector: Detector) -> Events:
 def finite_events(
     reconstruction: Reconstruction, not_finite: Mask, events: Events, model: str, on_error: str
 ) -> Reconstruction:
-    """Remove the particles of the events `not_finite`, bool [event], for which the model gave NaN or infinity."""
-    text = f"the model '{model}' gives numbers that are not finite for this event"
+    """Remove the particles of the events `not_finite`, bool [event], for which the model gave impossible numbers."""
+    text = f"the model '{model}' gives numbers that are not finite, or above {MAX_ENERGY:g} GeV, for this event"
     errors = [events.error(text, index=index) for index in np.flatnonzero(not_finite)]
     give_up(errors, len(events), on_error)
     return reconstruction.emptied(not_finite, Flag.NOT_FINITE)

@@ -117,7 +117,8 @@ class Worker:
             as_trained = events if tokeniser.config.geometry else with_detector(events, tokeniser.detector)
             usable = usable_events(as_trained, settings.max_hits, on_error, valid=True)
             reconstruction = reconstruct_valid(usable, self._engine, on_error)
-            scales = measure(events, reconstruction.particles)
+            # Hits of events that could not be used would stand beside no particles.
+            scales = measure(events.emptied((reconstruction.flags & Flag.BAD_INPUT) > 0), reconstruction.particles)
         momentum = track_momentum(reconstruction, usable, self.model).sum(axis=0)
         return ChunkResult(reconstruction, scales, momentum, tuple(warnings))
 

@@ -214,7 +214,7 @@ class FlatReader:
         makers |= {"truth": make_truth, "reference": make_particles}
         makers["tracks"] = functools.partial(make_tracks, b_field=self.detector.b_field)
         parts: dict[str, Any] = {part: make(**columns[part]) for part, make in makers.items() if part in columns}
-        if "tracks" in parts and "calo_x" not in columns["tracks"]:
+        if "tracks" in parts:
             parts["tracks"] = _followed(parts["tracks"], self.detector)
         for source, link in LINKS_OF.items() if "truth" in parts else ():
             # Links of the file come first: they can share a hit among particles, `particle` cannot.
@@ -282,13 +282,22 @@ class FlatReader:
 
 
 def _followed(tracks: ak.Array, detector: Detector) -> ak.Array:
-    """Tracks of a file that does not say where they enter the calorimeter, followed there along the helix."""
+    """Tracks of which the file does not say where they enter the calorimeter, followed there along the helix.
+
+    These are without the branches, or have NaN or (0, 0, 0) in them.
+    """
     columns, momentum = jagged.columns(tracks), jagged.vectors(tracks, field="momentum")
+    states = [jagged.vectors(tracks, field=f"calo_{name}") for name in ("position", "momentum")]
+    known = [np.isfinite(state).all(axis=1) & state.any(axis=1) for state in states]
+    if all(of.all() for of in known):
+        return tracks
     d0, z0, phi = (np.nan_to_num(columns[name].astype(np.float64)) for name in ("d0", "z0", "phi"))
     start = np.stack([-d0 * np.sin(phi), d0 * np.cos(phi), z0], axis=1)
     followed = follow_to_calorimeter(start, momentum, columns["charge"], detector)
     names = ("calo_position.x", "calo_position.y", "calo_position.z", *(f"calo_momentum.{axis}" for axis in PXYZ))
-    values = np.concatenate(followed, axis=1).astype(np.float32).T
+    of_file = zip(followed, states, known, strict=True)
+    kept = [np.where(there[:, np.newaxis], state, along) for along, state, there in of_file]
+    values = np.concatenate(kept, axis=1).astype(np.float32).T
     return jagged.replaced(tracks, dict(zip(names, values, strict=True)))
 
 

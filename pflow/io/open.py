@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import glob
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, suppress
 from operator import attrgetter
 from os import PathLike
@@ -336,7 +336,7 @@ class EventFile:
             # One by one, so that only the damaged entries are lost.
             events = concatenate([self._decode_one(entry, truth, refused) for entry in range(start, stop)])
         left_out = []
-        if violations := events.violations():
+        if violations := events.violations(again=True):
             events, _ = leave_out(events)
             remaining = events.violations()
             # What is mended by leaving out objects concerned these alone; what remains spoils the entry.
@@ -567,7 +567,8 @@ def _open(path: str, options: ReadOptions, detector: Detector | None) -> Reader:
 def matching(paths: Files) -> list[str]:
     """The files that paths and glob patterns name, each pattern's in sorted order; one at least of each pattern."""
     files: list[str] = []
-    listed = paths if isinstance(paths, Iterable) and not isinstance(paths, str) else [paths]
+    is_list = isinstance(paths, Iterable) and not isinstance(paths, str | Mapping)  # uproot's open file is a Mapping
+    listed = paths if isinstance(paths, Iterable) and is_list else [paths]
     for given in listed:
         check_type(given, str | PathLike, "a path, a pattern or several of them")
         path = str(given)

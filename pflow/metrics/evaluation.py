@@ -618,4 +618,5 @@ def check_order(reco: Sequence[str], truth: Sequence[str]) -> None:
         if known and uuid and uuid != known and uuid not in _input_uuids(expected):
             _check_written_once(path, entry, expected)
             text = f"was made from {entry.get('path')}, and the truth has {expected} at this place"
-            raise InputError(f"{text}: give both in the same order", file=path)
+            remedy = "both in the same order" if len(truth) > 1 else "the file that it was made from"
+            raise InputError(f"{text}: give {remedy}", file=path)

@@ -102,7 +102,8 @@ def find_jets(
     if (n_jets is None) == (radius is None):
         raise ConfigError("jets need either n_jets, their number, or radius, their size in rad")
     if (n_jets is not None and n_jets < 1) or (radius is not None and not 0 < radius <= np.pi):
-        raise ConfigError(f"expected n_jets of at least 1 or a radius above 0 to pi rad, found {n_jets or radius}")
+        found = radius if n_jets is None else n_jets
+        raise ConfigError(f"expected n_jets of at least 1 or a radius above 0 to pi rad, found {found}")
     if not available():
         raise missing_package("fastjet", "jets", extra="jets")
     if isinstance(particles, ParticleTable):

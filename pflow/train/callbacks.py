@@ -30,12 +30,19 @@ from pflow.plots.evaluation import plot_training
 from pflow.train.module import MONITOR, ParticleFlow
 
 COLUMNS = {"train/loss": "train loss {:.4f}", "val/loss": "val loss {:.4f}", MONITOR: "wrong energy {:.2%}"}
+UNWRITABLE = "Unable to serialize instance"
 OF_LIGHTNING = b"# pytorch_lightning=="
 """First line of a run's ``config.yaml``."""
 
 
 class EpochLine(pl.Callback):  # type: ignore[misc]
     """Prints the size of the model, then a line after each epoch, which stays when the progress bar moves on."""
+
+    validated = False  # in this epoch: Lightning keeps the numbers of the last validation
+
+    def on_validation_end(self, trainer: pl.Trainer, pl_module: ParticleFlow) -> None:
+        """Note that the epoch has numbers of a validation."""
+        self.validated |= not trainer.sanity_checking
 
     def on_fit_start(self, trainer: pl.Trainer, pl_module: ParticleFlow) -> None:
         """Print the numbers of parameters and events, and the device."""
@@ -47,7 +54,9 @@ class EpochLine(pl.Callback):  # type: ignore[misc]
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: ParticleFlow) -> None:
         """Print losses and wrong energy of the epoch."""
         metrics = trainer.callback_metrics
-        figures = [text.format(float(metrics[key])) for key, text in COLUMNS.items() if key in metrics]
+        shown = [key for key in COLUMNS if key in metrics and (self.validated or not key.startswith("val/"))]
+        self.validated = False
+        figures = [COLUMNS[key].format(float(metrics[key])) for key in shown]
         pl_module.print(f"epoch {trainer.current_epoch + 1}: {', '.join(figures)}", flush=True)
 
     def on_train_end(self, trainer: pl.Trainer, pl_module: ParticleFlow) -> None:
@@ -175,6 +184,9 @@ class RunFolder(pl.Callback):  # type: ignore[misc]
             self.folder.mkdir(parents=True, exist_ok=True)
             with replacing(self.folder / "config.yaml", force=True) as partial:
                 self.parser.save(self.configuration, partial, skip_none=False, overwrite=True, multifile=False)
+                # jsonargparse's text for what it cannot write, e.g. a device, cannot be read again: a default is used.
+                lines = partial.read_text("utf-8").splitlines(keepends=True)
+                partial.write_text("".join(line for line in lines if UNWRITABLE not in line), "utf-8")
         self.saved = True
 
     def on_fit_end(self, trainer: pl.Trainer, pl_module: ParticleFlow) -> None:

@@ -59,6 +59,7 @@ def test_the_best_eos_threshold_is_kept(few, tmp_path, capsys, call):
     said = f"eos_threshold 1e-30, existence_threshold {keep:g}: energy-weighted efficiency 0.0000 (reference: "
     assert said in (out := capsys.readouterr().out)
     assert "photon energies: not calibrated, fewer than 60 matched photons in each range of energy" in out
+    assert [line[:17] for line in out.splitlines() if line.endswith("(kept)")] == ["eos_threshold 0.6"]
     assert load_model(tmp_path / "out").reconstructor.decoding.eos_threshold == 0.6
 
 

@@ -309,8 +309,8 @@ def test_a_tracks_best_states_are_taken_and_followed_to_the_axis(run_event):
         [far, face],
         [{"location": 3, "tan_lambda": -2, "point": "-700 300 -1000"}, {"location": 3}],
         [face | {"point": "1900 -300 10"}],
-        [at_ip, {"location": 1, "point": "9.9 0 0"}],
-        [{"location": 1, "point": "9.9 0 5"}],
+        [at_ip | {"phi": 0.5}, {"location": 1, "point": "9.9 0 0"}],
+        [{"location": 1, "point": "9.9 0 5", "phi": 0.7}],
         [on_centre],
     )  # fmt: skip
     assert_tracks(run_event(*lines_of(*tracks)), *tracks)
@@ -358,6 +358,10 @@ def test_impossible_hits_and_tracks_are_left_out(run_event):
     assert [row[0] for row in rows["hit"]] == [0, 0, 0, 1, 1, 1]
     assert (len(rows["track"]), rows["unused"]) == (1, [[0, 2]])
     assert rows["flags"] == [[Flag.UNUSABLE_HITS | Flag.UNUSABLE_TRACKS]]
+    of_one = (state(1), state(1, phi=0.302), state(1, phi=0.3004), state(1, omega=-1.03e-3))
+    again = (line for of_track in of_one for line in ("track", of_track))
+    rows = run_event(ECAL, *hits, *again)
+    assert (len(rows["track"]), rows["unused"]) == (2, [[2, 3]])
     rows = run_event(ECAL, *hits[:-1])  # more than half of them: for the library to refuse
     assert np.isnan(rows["hit"][0][0])
     assert rows["flags"] == [[0]]
@@ -469,7 +473,7 @@ def test_monte_carlo_links_are_those_of_python(run_event):
     lines = [f"hit {e} 1 2 3 0" for e in energy]
     rows = run_event(
         *(ECAL, *lines[:2], HCAL, *lines[2:]),
-        *(line for _ in range(2) for line in ("track", state(1))),
+        *(line for phi in (0.3, 0.6) for line in ("track", state(1, phi=phi))),
         *(f"hit_mc {hit} {mc} {weight}" for hit, mc, weight in hit_mc),
         *(f"track_mc {track} {mc} {weight}" for track, mc, weight in track_mc),
         *(line for i, one in enumerate(particles) for line in particle(*one, energy=i)),

@@ -12,7 +12,7 @@ import pflow
 from pflow.checkpoint import load_model
 from pflow.errors import ConfigError, InputError
 from pflow.event import jagged
-from pflow.event.events import BadEntriesWarning, Flag, ImplausibleWarning, LeftOutWarning
+from pflow.event.events import BadEntriesWarning, Flag, ImplausibleWarning, LeftOutWarning, leave_out
 from pflow.event.truth import select_targets
 from pflow.inference.events import batch_limits, pick_device, reconstruct, warn_of_tracks
 from pflow.inference.files import reconstruct_files
@@ -124,6 +124,7 @@ def test_too_many_hits_are_refused_or_skipped_with_a_count(model, events):
         ("hits.position.z", np.inf),
         ("tracks.momentum.px", np.nan),
         ("tracks.calo_position.x", 1e30),
+        ("tracks.charge", 255),
     ],
 )
 def test_impossible_objects_in_memory_are_left_out_as_those_of_files(model, events, spoil, field, value):
@@ -143,6 +144,32 @@ def test_a_hit_at_the_origin_is_left_out_of_its_event(events, spoil):
         got = reconstruct(event, "general")
     assert got.flags.tolist() == [Flag.UNUSABLE_HITS]
     assert len(got.particles[0]) == len(reconstruct(events[:1], "general").particles[0]) > 0
+
+
+def test_a_track_that_is_there_twice_is_left_out_once(sample_dir):
+    """By another fit; a neighbour of another direction or momentum stays."""
+    events = read_events(sample_dir / "zqq_test_small.root", entry_stop=2)
+    columns, counts = jagged.columns(events.tracks), jagged.count(events.tracks)
+    last = np.cumsum(counts) - 1
+    rows = last - np.arange(2)  # the last track of the first event, the last but one of the second
+    for factor, turned, again in ((1.03, 5e-4, 1), (0.98, 0.0, 1), (1.07, 0.0, 0), (1.0, 2e-3, 0)):
+        added = {name: np.insert(values, last + 1, values[rows]) for name, values in columns.items()}
+        at = last + 1 + np.arange(2)
+        px, py = added["momentum.px"][at], added["momentum.py"][at]
+        added["momentum.px"][at], added["momentum.py"][at] = factor * (px - turned * py), factor * (py + turned * px)
+        added["momentum.pz"][at] *= factor
+        more = dataclasses.replace(events, tracks=jagged.records(added, counts + 1), track_links=None)
+        kept, left_out = leave_out(more)
+        assert np.flatnonzero(left_out.get("tracks", np.zeros(1))).tolist() == at.tolist() * again
+        assert jagged.count(kept.tracks).tolist() == (counts + 1 - again).tolist()
+
+
+def test_a_track_without_momentum_is_left_out(events, spoil):
+    event = events[2:3]
+    for axis in ("px", "py", "pz"):
+        event = spoil(event, 0, f"tracks.momentum.{axis}", 0.0)
+    with pytest.warns(LeftOutWarning, match=r"'tracks\.momentum\.px': expected a track with a momentum"):
+        assert reconstruct(event, "general").flags.tolist() == [Flag.UNUSABLE_TRACKS]
 
 
 @pytest.fixture(scope="module")
@@ -325,7 +352,7 @@ def test_particles_depend_on_no_batch_order_and_threads(name, file, n, sample_di
     check_same(*by_threads)
 
 
-@pytest.mark.filterwarnings("ignore:.*GeV of tracks are in no particle.* or hits are absent")
+@pytest.mark.filterwarnings("ignore:.*GeV of tracks are in no particle.* they have no hits")
 @pytest.mark.parametrize(("hits", "tracks"), [(0, 0), (1, 0), (0, 1), (None, 0), (0, None)])
 def test_events_with_few_hits_or_tracks(hits, tracks, general, three):
     cut = dataclasses.replace(three, hits=three.hits[:, :hits], tracks=three.tracks[:, :tracks])

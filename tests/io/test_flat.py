@@ -12,6 +12,7 @@ import yaml
 
 from pflow.errors import ConfigError, InputError
 from pflow.event.events import Events, Flag
+from pflow.event.jagged import columns as columns_of
 from pflow.event.schema import make_hits, make_links, make_particles, make_tracker_hits, make_tracks, make_truth
 from pflow.io.flat import FIELDS, Branch, FlatReader, load_layout, write_events
 from pflow.io.open import read_events
@@ -254,6 +255,7 @@ def by_hand():
     numbers, two = three([1.5, 2.25, 0.125], [8.0]), three([10.0, -20.0])
     position = {axis: numbers * factor for axis, factor in zip("xyz", (2, -1, 3), strict=True)}
     helix = {"omega": 1e-5, "phi": 0.1, "tan_lambda": 0.01, "d0": 1.0, "z0": 3.0, "calo_y": 1.0, "calo_z": 1.5}
+    helix |= {"calo_px": 60.0, "calo_py": 1.0, "calo_pz": 0.5}
     particles = {axis: three([0.1 * i, 0.3], [i / 3]) for i, axis in enumerate(("px", "py", "pz"), 1)} | {
         "pdg": three([22, -11], [211]),
         "charge": three([0.0, 1.0], [1.0]),
@@ -269,7 +271,7 @@ def by_hand():
             layer=three([-1, 3, 4], [0]),
         ),
         tracks=make_tracks(
-            b_field=2.0, calo_x=three([2150.0, np.nan]), **{name: two * factor for name, factor in helix.items()}
+            b_field=2.0, calo_x=three([2150.0, 2160.0]), **{name: two * factor for name, factor in helix.items()}
         ),
         tracker_hits=make_tracker_hits(energy=numbers * 1e-4, layer=numbers > 2, **position),
         truth=make_truth(
@@ -337,3 +339,15 @@ def test_tracks_without_a_place_at_the_calorimeter_are_followed_there(sample_dir
     assert np.isfinite(ak.to_numpy(ak.flatten(tracks.calo_position.x))).all()
     hard = ak.flatten(distance[events.tracks.momentum.mag > 3.0])
     assert np.median(hard) < 20.0, "the field of the simulation is the detector's; tracks scatter and lose energy"
+
+    # So are single ones whose state is not set.
+    with uproot.recreate(tmp_path / "some.root") as copy:
+        for n, name in enumerate(name for name in table.fields if name.startswith("track.calo")):
+            of_file, value = ak.num(table[name]), (0.0, np.nan)[n < 3]
+            values = ak.flatten(table[name]) * 1.0
+            table[name] = ak.unflatten(ak.where(np.arange(len(values)) % 3 == 0, value, values), of_file)
+        copy.mkrntuple("events", {name: table[name] for name in table.fields})
+    some = read_events(tmp_path / "some.root", layout="g4").tracks
+    for name in ("calo_position.x", "calo_momentum.pz"):
+        given, along, found = (columns_of(of)[name] for of in (events.tracks, tracks, some))
+        np.testing.assert_array_equal(found, np.where(np.arange(len(given)) % 3 == 0, along, given))

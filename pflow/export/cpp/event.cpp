@@ -20,6 +20,7 @@ namespace {
 using Vector = std::array<double, 3>;
 
 constexpr double pi = 3.14159265358979323846;
+constexpr double same_direction = 1e-3, same_momentum = 0.05;  // rad, and relative: of two tracks of one particle
 constexpr double gev_per_tesla_mm = 0.299792458e-3;  // momentum of unit charge = this, field [T] and radius [mm]
 
 constexpr double most_unused = 0.1;  // MOST_UNUSED of pflow/event/events.py
@@ -179,6 +180,15 @@ Track make_track(const edm4hep::Track& object, double b_field, const Face& face,
   return track;
 }
 
+/// Whether two tracks are of one particle: a clone of the track finder's, or another fit. As pflow.event.schema.
+bool is_again(const Track& a, const Track& b) {
+  const Vector p{a.px, a.py, a.pz}, q{b.px, b.py, b.pz};
+  const Vector across{p[1] * q[2] - p[2] * q[1], p[2] * q[0] - p[0] * q[2], p[0] * q[1] - p[1] * q[0]};
+  const double along = dot(p, q), size = std::sqrt(dot(p, p)), other = std::sqrt(dot(q, q));
+  return a.charge == b.charge && std::max(size, other) < (1 + same_momentum) * std::min(size, other) && along > 0 &&
+         std::sqrt(dot(across, across)) < same_direction * along;
+}
+
 // --------------------------------------------------------------------------------------------------------- clusters
 
 /// A part of a hit.
@@ -322,6 +332,7 @@ Event make_event(const Reconstructor& reconstructor, const std::vector<HitSource
     event.flags |= UNUSABLE_HITS;
   }
   std::int32_t index = 0;
+  std::vector<Track> earlier;
   for (const auto* collection : tracks) {
     for (const edm4hep::Track& object : *collection) {
       const Track track = make_track(object, reconstructor.b_field(), reconstructor.face(), states_elsewhere);
@@ -330,13 +341,15 @@ Event make_event(const Reconstructor& reconstructor, const std::vector<HitSource
       };
       if (is_possible({track.px, track.py, track.pz}, max_energy) &&
           is_unknown_or_below({track.calo_x, track.calo_y, track.calo_z}, max_length) &&
-          is_unknown_or_below({track.calo_px, track.calo_py, track.calo_pz}, max_energy)) {
+          is_unknown_or_below({track.calo_px, track.calo_py, track.calo_pz}, max_energy) &&
+          std::none_of(earlier.begin(), earlier.end(), [&](const Track& other) { return is_again(track, other); })) {
         event.tracks.push_back(track);
         event.track_objects.push_back(object);
       } else {
         event.unused_tracks.push_back(index);
         event.flags |= UNUSABLE_TRACKS;
       }
+      earlier.push_back(track);
       ++index;
     }
   }
