@@ -31,6 +31,7 @@ from pflow.data.datamodule import ParticleFlowData
 from pflow.errors import ConfigError, PflowError
 from pflow.io.atomic import disk_errors
 from pflow.train.callbacks import (
+    COLUMNS,
     AtomicCheckpointIO,
     AveragedWeights,
     EpochLine,
@@ -341,6 +342,12 @@ class TrainingCLI(LightningCLI):  # type: ignore[misc]
         if self.trainer.is_global_zero:
             print(text, flush=True)
         with disk_errors(self.folder):
+            # A training may end with a worse model than it began with.
+            begins = self.begun.model is not None and not self.resumed and not self.trainer.fast_dev_run
+            for start in self.trainer.validate(self.model, self.datamodule, verbose=False) if begins else ():
+                figures = [text.format(start[key]) for key, text in COLUMNS.items() if key in start]
+                if figures and self.trainer.is_global_zero:
+                    print(f"start: {', '.join(figures)}", flush=True)
             self.trainer.fit(**options)
 
 

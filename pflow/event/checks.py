@@ -230,7 +230,7 @@ QUANTITIES: Mapping[str, tuple[Quantity, ...]] = {
         Quantity("response", "energy", TRUE, 0.3, 1.5, over="true", counted="n true", least=20),
         Quantity("targets", "overlay", OVERLAID, high=0.999, over="true", least=1),
         Quantity("targets", "taus", TAUS, high=0.01, over="n targets", counted="n targets", least=1),
-        Quantity("targets", "no target", NO_TARGET, -0.25, 0.25, over="energy", least=1, changes=0.5),
+        Quantity("targets", "no target", NO_TARGET, -0.25, 0.25, over="energy", counted="energy", changes=0.5),
     ),
     "tracks": (
         Quantity("links", "linked", LINKED.format("tracks"), 0.75),

@@ -37,6 +37,7 @@ OFF_GRID = 0.29  # shift of positions before rounding, in quarters of a cell: ce
 REACH = 1.1  # largest plausible ratio of the radius of a state to the diameter of the track's circle
 MIN_LINKED = 20  # fewest hits of an event in a calorimeter whose links are looked at
 MIN_IN_LAYER, MOST_IN_LAYER = 20, 300  # hits of a layer for the size of its cells
+MIN_SHOWERS = 0.05  # smallest part of an event's visible energy in particles that shower, to compare it with hits
 MIN_TYPICAL = 10  # fewest tracks of a typical one
 BUSY = 12  # fewest tracks of an event whose momenta have a typical share of the energy of its hits
 FIRST = 8  # hits by which an event is known to begin like another one
@@ -245,15 +246,17 @@ def _of_truth(events: Events, targets: Mapping[str, Any] | None) -> dict[str, np
     # Muons cross the calorimeters and leave little of their energy.
     showers = np.isin(truth["status"], status) & ~is_invisible(truth["pdg"]) & (np.abs(truth["pdg"]) != MUON)
     overlay = truth.get("overlay", np.zeros(len(showers)))
-    table["true"], table["overlay"] = (
-        with_hits * _total(events.truth, truth["energy"] * some) for some in (showers, showers * overlay)
-    )
     visible = np.isin(truth["status"], status) & ~is_invisible(truth["pdg"])
+    of_showers, of_all = (_total(events.truth, truth["energy"] * some) for some in (showers, visible))
+    # Beside a hard muon what showers may have less energy than the muon leaves.
+    enough = np.where(of_showers > MIN_SHOWERS * of_all, with_hits, np.nan)
+    table["true"], table["overlay"] = (
+        enough * of_showers,
+        enough * _total(events.truth, truth["energy"] * showers * overlay),
+    )
     # A tau that the simulation decays takes its neutrinos along.
     whole = np.where(_total(events.truth, visible & (np.abs(truth["pdg"]) == TAU)) > 0, np.nan, with_hits)
-    table["visible"], table["n visible"] = (
-        whole * _total(events.truth, of) for of in (visible * truth["energy"], visible)
-    )
+    table["visible"], table["n visible"] = whole * of_all, whole * _total(events.truth, visible)
     table |= {"n true": _total(events.truth, showers)} | _of_particles(events.truth, truth, status)
     if events.hit_links is not None:
         linked = np.zeros(len(energy), dtype=np.bool_)

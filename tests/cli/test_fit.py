@@ -182,11 +182,13 @@ def test_a_model_of_one_detector_begins_no_training_on_another(sample_dir, tmp_p
         fit.main("fit", [*data, "--start-from=ild-g4-photon"])
 
 
-def test_a_fit_can_begin_with_a_trained_model(run, small, tmp_path):
+def test_a_fit_can_begin_with_a_trained_model(run, small, tmp_path, capsys):
     data = [f"--data.train={small['test']}", f"--data.val={small['val']}"]
     options = ["--trainer.max_epochs=1", "--model.lr=1e-12", "--trainer.enable_progress_bar=false"]
     begun = tmp_path / "begun"
     assert fit.main("fit", [*data, *options, f"--start-from={run / 'best.ckpt'}", f"--output={begun}"]) == 0
+    start, end = re.findall(r"val loss (-?[\d.]+), wrong energy ([\d.]+)%", capsys.readouterr().out)
+    assert [float(text) for text in start] == pytest.approx([float(text) for text in end], rel=0.01)
     old, new = (load_model(folder / "best.ckpt") for folder in (run, begun))
     assert dataclasses.replace(new.tokeniser, sample=old.tokeniser.sample) == old.tokeniser
     for name, value in old.reconstructor.state_dict().items():

@@ -25,6 +25,7 @@ from pflow.train.callbacks import (
     read_history,
     release_ranks,
 )
+from pflow.train.module import MONITOR
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:.*does not have many workers:UserWarning",
@@ -195,6 +196,18 @@ def test_an_interrupted_fit_is_resumed_as_if_it_had_not_been(interrupted, tmp_pa
         assert (code, (batches + others).count("t")) == (0, 2 * n_train)
         for name in ("best.ckpt", "last.ckpt"):
             assert left(folder / name) == left(tmp_path / "whole" / name), (during, name)
+
+
+def test_an_epoch_without_validation_shows_none(capsys):
+    """Lightning keeps the numbers of the last validation."""
+    numbers = {"train/loss": 1.0, "val/loss": 2.0, MONITOR: 0.25}
+    trainer = SimpleNamespace(callback_metrics=numbers, current_epoch=0, sanity_checking=False)
+    module, line = SimpleNamespace(print=print), EpochLine()
+    line.on_validation_end(trainer, module)
+    for _ in range(2):
+        line.on_train_epoch_end(trainer, module)
+    lines = capsys.readouterr().out.splitlines()
+    assert lines == ["epoch 1: train loss 1.0000, val loss 2.0000, wrong energy 25.00%", "epoch 1: train loss 1.0000"]
 
 
 def test_a_killed_fit_loses_minutes_only(interrupted, tmp_path, monkeypatch):
