@@ -504,7 +504,9 @@ def best_layout(directory: Any, path: str, detector: Detector | None = None) -> 
     """Name of the built-in layout of an open flat ntuple: the default for files that pflow wrote.
 
     For other files, the layout of the `detector`; without one, the layout whose ECAL lies where the first hits are.
+    InputError: they lie where none has its ECAL.
     """
+    elsewhere = []
     # The default first: a file with pflow's note is recognised without reading hits.
     names = sorted(builtin_names("layout"), key=lambda name: name != DEFAULT_LAYOUT)
     if detector is not None:
@@ -517,8 +519,15 @@ def best_layout(directory: Any, path: str, detector: Detector | None = None) -> 
         if name == DEFAULT_LAYOUT and reader.has_note:
             return name
         events = first_entries(reader)
-        if events is not None and geometry_fits(events, events.detector):
+        fits = None if events is None else geometry_fits(events, events.detector)
+        if fits:
             return name
+        elsewhere += [reader.detector.name] if fits is False else []
+    if len(elsewhere) > 1:
+        text = (
+            f"the hits lie where neither {' nor '.join(elsewhere)} has its ECAL: describe the detector, --detector FILE"
+        )
+        raise InputError(f"{text}; if it is one of these, name it, and every verb says what is wrong", file=path)
     return DEFAULT_LAYOUT
 
 

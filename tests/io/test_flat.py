@@ -329,6 +329,19 @@ def test_chunks_that_make_no_file(tmp_path):
         assert list(tmp_path.iterdir()) == []
 
 
+def test_a_flat_file_of_no_built_in_detector_is_refused_unless_one_is_named(sample_dir, tmp_path):
+    with uproot.open(sample_dir / "zqq_test_small.root") as file, uproot.recreate(tmp_path / "far.root") as copy:
+        table = file["events"].arrays()
+        far = {
+            name: 1.4 * table[name] if name in {f"calo_hit.{k}" for k in "xyz"} else table[name]
+            for name in table.fields
+        }
+        copy.mkrntuple("events", far)
+    with pytest.raises(InputError, match=r"the hits lie where neither ild_g4 nor cld has its ECAL: .*--detector"):
+        read_events(tmp_path / "far.root")
+    assert len(read_events(tmp_path / "far.root", detector="ild_g4")) == len(table)
+
+
 def test_tracks_without_a_place_at_the_calorimeter_are_followed_there(sample_dir, tmp_path):
     events = read_events(sample_dir / "zqq_test_small.root")
     with uproot.open(sample_dir / "zqq_test_small.root") as file, uproot.recreate(tmp_path / "in.root") as copy:
