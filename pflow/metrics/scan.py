@@ -478,14 +478,16 @@ class ScanResult:
             for limit in result.limits:
                 texts.setdefault(limit.text, []).append(result.point.name)
         unpaired = [
-            f"{r.point.name} ({r.n_shared} of {r.n_events} events)" for r in self.points if r.n_shared < r.n_events
+            f"{r.point.name} ({r.n_shared} of {r.n_events} are the same)"
+            for r in self.points
+            if r.n_shared < r.n_events
         ]
         paired = "Errors of ratios are of paired comparisons, by resampling the same events together"
         return [
             self.verdict,
             *self.notes,
             *(f"{', '.join(names)}: {text}." for text, names in texts.items()),
-            f"{paired}; unpaired for the other events of {', '.join(unpaired)}." if unpaired else f"{paired}.",
+            f"{paired}; unpaired for other events: {', '.join(unpaired)}." if unpaired else f"{paired}.",
         ]
 
     def cells(self, keys: Sequence[str] | None = None) -> tuple[list[str], list[list[list[str]]]]:

@@ -306,6 +306,8 @@ def feature_columns(events: Events, part: str, names: Sequence[str]) -> list[Flo
                 "file with tracks, or one with simulated tracker hits (edm4hep::SimTrackerHit), which pflow detector "
                 "describes"
             )
+        if part == "tracks":
+            remedy += "; a model of one or two photons reads hits alone (--checkpoint ild-g4-photon)"
         raise events.error(f"the model reads {part.replace('_', ' ')}, and none were read{remedy}", field=part)
     matrix = []
     # One dictionary for all features of a part: they share lengths and depths through it.

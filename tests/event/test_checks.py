@@ -205,7 +205,7 @@ def without_boost(events, beta=0.015):
         (shifted_links, r"\d+% of the hits where \d+ tracks enter are linked to the track's particle"),
         (without_boost, r"tracks are 0\.0\d+ rad from their \d+ particles \(median\)"),
         (tracks(1.1, "momentum"), r"transverse momenta .* 1\.100 times their .* particles' momenta.*; .* T would fit"),
-        (tracks(0, "charge"), r"100% of \d+ tracks have charge 0"),
+        (tracks(0, "charge"), r"100% of the tracks of \d events have charge 0"),
         (tracks(-1, "charge"), r"[78]\d% of \d+ tracks bend to the other side than their charge says"),
         (energy(1000.0), r"hits have \d\d\d\.\d+ times the energy of stable particles that shower"),
         (energy(2.0), "hits have 1.[789].* times the energy of stable particles"),
@@ -626,7 +626,7 @@ def test_taus_that_the_simulation_decays_are_said(jets):
     code = jagged.flat(jets.truth.pdg)
     truth = jagged.replaced(jets.truth, {"pdg": np.where(code == 211, -15, code)})
     said = problems_of(checks(dataclasses.replace(jets, truth=truth)))
-    assert re.search(r"\d+% of \d+ targets are taus, which the simulation decayed: rule 'entering' has", said)
+    assert re.search(r"\d+% of the targets of \d events are taus, which the simulation decayed: rule 'entering' has", said)
 
 
 def test_hits_without_targets_and_absent_links_are_said(cld_rec):

@@ -236,4 +236,4 @@ def test_events_of_other_samples_are_said():
     result = scanned(width=1.02)
     half = dataclasses.replace(result["cells=4"], n_shared=50)
     text = dataclasses.replace(result, points=[*result.points[:2], half, result.points[3]]).sentences[-1]
-    assert "unpaired for the other events of cells=4 (50 of 200 events)" in text
+    assert "unpaired for other events: cells=4 (50 of 200 are the same)" in text

@@ -45,7 +45,7 @@ from pflow.physics.pdg import known_charges
 AT_IP, AT_FIRST_HIT, AT_LAST_HIT, AT_CALORIMETER = 1, 2, 3, 4
 """Values of ``location`` in edm4hep::TrackState. A track's vertex is its first state in this order, else any other."""
 
-FIRST_ONLY = ("tracks", "truth", "reference")
+FIRST_ONLY = {"tracks": "trackStates_begin", "truth": "PDG", "reference": "energy"}
 """Only the first available collection of these parts is read; all collections of another part are joined."""
 
 TRUTH_MEMBERS = {
@@ -196,6 +196,13 @@ class Sources:
         return Joined(self.collections["truth"], [jagged.count(particles)])
 
 
+def _is_filled(file: PodioFile, name: str, member: str) -> bool:
+    """Whether a collection with this member has an object in the first entries."""
+    with suppress(InputError):  # an entry that cannot be decoded
+        return bool(jagged.count(file.get(range(min(file.columns.num_entries, MAX_LINKED)), name, member)).any())
+    return True
+
+
 def choose_sources(
     file: PodioFile, detector: Detector, sim: bool | None = None, *, truth_tracks: bool = False
 ) -> Sources:
@@ -229,6 +236,12 @@ def choose_sources(
         there[part] = held[:1] if part in FIRST_ONLY else held
 
     notes: MutableMapping[str, str] = ChainMap({}, file.notes)  # of its own: another detector may be tried
+    for part, member in FIRST_ONLY.items():
+        of_file = [name for name in others_named[part] if columns.has(name)]
+        if len(of_file) > 1 and (filled := [name for name in of_file if _is_filled(file, name, member)]):
+            there[part] = tuple(filled[:1])
+            if filled[0] != of_file[0]:
+                notes[of_file[0]] = f"{of_file[0]} is empty in the first entries, and {filled[0]} is read"
     read, absent = set(itertools.chain.from_iterable(there.values())), []
     for part, names in (named | others_named).items():
         # Of alternatives one is enough: the others are not missed.

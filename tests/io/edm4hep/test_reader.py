@@ -18,6 +18,16 @@ def test_collections_are_joined_in_the_order_of_the_detector(read, content):
     assert hits.position.x.to_list() == [[1010, 1020, 1030, 1300], [1050]]
 
 
+def test_the_first_collection_of_tracks_that_holds_some_is_read(write, content, toy, ids, assert_same):
+    expected = read_events(write(content), detector=toy)
+    keys = [key for key in content if key.lstrip("_").startswith("Tracks")]
+    content |= {key.replace("Tracks", "Seeds", 1): [[] for _ in content[key]] for key in keys}
+    toy = replace(toy, tracks=("Seeds", *toy.tracks))
+    with pytest.warns(ImplausibleWarning, match="Seeds is empty in the first entries, and Tracks is read"):
+        events = read_events(write(content, ids=ids | {"Seeds": 99}), detector=toy)
+    assert_same(replace(expected, detector=toy), events)
+
+
 @pytest.mark.parametrize("layout", ["rec", "old", "rntuple"])
 def test_every_layout_gives_the_same_events(read, content, layout, assert_same):
     expected, events = read(content), read(content, layout)
