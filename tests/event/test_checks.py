@@ -626,7 +626,7 @@ def test_taus_that_the_simulation_decays_are_said(jets):
     code = jagged.flat(jets.truth.pdg)
     truth = jagged.replaced(jets.truth, {"pdg": np.where(code == 211, -15, code)})
     said = problems_of(checks(dataclasses.replace(jets, truth=truth)))
-    assert re.search(r"\d+% of the targets of \d events are taus, which the simulation decayed: rule 'entering' has", said)
+    assert re.search(r"\d+% of the targets of \d events are taus, which the simulation decayed: give rule", said)
 
 
 def test_hits_without_targets_and_absent_links_are_said(cld_rec):
