@@ -101,9 +101,9 @@ def find_jets(
     """
     if (n_jets is None) == (radius is None):
         raise ConfigError("jets need either n_jets, their number, or radius, their size in rad")
-    if (n_jets is not None and n_jets < 1) or (radius is not None and not 0 < radius <= np.pi):
+    if (n_jets is not None and (n_jets < 1 or n_jets % 1)) or (radius is not None and not 0 < radius <= np.pi):
         found = radius if n_jets is None else n_jets
-        raise ConfigError(f"expected n_jets of at least 1 or a radius above 0 to pi rad, found {found}")
+        raise ConfigError(f"expected a whole n_jets of at least 1 or a radius above 0 to pi rad, found {found}")
     if not available():
         raise missing_package("fastjet", "jets", extra="jets")
     if isinstance(particles, ParticleTable):

@@ -63,7 +63,9 @@ def test_jets_are_the_sums_of_their_constituents(sample_dir, options):
             assert ak.sum(particles[event][members].energy) == pytest.approx(jet.energy, rel=1e-5)
 
 
-@pytest.mark.parametrize("options", [{}, {"n_jets": 2, "radius": 0.4}, {"n_jets": 0}, {"radius": 0.0}, {"radius": 4.0}])
+@pytest.mark.parametrize(
+    "options", [{}, {"n_jets": 2, "radius": 0.4}, {"n_jets": 0}, {"n_jets": 2.5}, {"radius": 0.0}, {"radius": 4.0}]
+)
 def test_impossible_options_are_refused(make_table, options):
     with pytest.raises(ConfigError, match="n_jets"):
         find_jets(make_table([DIJET]), **options)
