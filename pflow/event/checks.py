@@ -55,6 +55,7 @@ CELL_SIZE = 1.5  # largest plausible ratio of cell sizes to the described ones
 OUTSIDE, PLACE = 0.05, 60.0  # largest plausible fraction of hits farther than this, mm, outside their calorimeter
 MIN_NEAR, TWICE = 10, 0.05  # fewest hits, and their largest plausible fraction in another one's cell
 MANY_NEAR = 60  # fewest hits of which two surely lie in neighbouring cells
+SPARE = 20.0  # GeV that particles may have more
 MOST_SHOWERS = 1.8  # energy of an event's particles but muons, less 20 GeV, over its hits'; healthy events: up to 1.6
 RECONSTRUCTED = (0.6, 1.3)
 """Plausible energy of particles: smallest over the larger of hit energy and track momentum, largest over their sum."""
@@ -560,7 +561,8 @@ def _reconstructed(scales: Scales, detector: Detector) -> Iterator[Check]:
         )
         least, most = np.maximum(hits, momentum), hits + momentum
         text = f"{whose} have {energy.sum():.4g} GeV, hits {hits.sum():.4g} GeV, tracks {momentum.sum():.4g} GeV"
-        good = RECONSTRUCTED[0] * least.sum() <= energy.sum() <= RECONSTRUCTED[1] * most.sum()
+        # A few neutral hadrons leave less than their energy.
+        good = RECONSTRUCTED[0] * least.sum() <= energy.sum() <= RECONSTRUCTED[1] * scale * most.sum() + SPARE
         if column == "reference":
             good |= most.sum() < MIN_REFERENCE
         else:
@@ -568,7 +570,7 @@ def _reconstructed(scales: Scales, detector: Detector) -> Iterator[Check]:
             for kept, which, values, sources, limit in (
                 ("", "hits and tracks", energy, most, np.maximum(1.5 * RECONSTRUCTED[1] * most, 10.0)),
                 # Muons leave few hits, others as many as their energy: the tracks of these may be badly fitted.
-                (", but muons,", "hits", showers, hits, MOST_SHOWERS * scale * hits + 20.0),
+                (", but muons,", "hits", showers, hits, MOST_SHOWERS * scale * hits + SPARE),
             ):
                 if (far := values > limit).any():
                     good = False

@@ -77,16 +77,17 @@ class DetectorMatch(NamedTuple):
         return not self.reason
 
 
-def geometry_fits(events: Events, detector: Detector) -> bool | None:
+def geometry_fits(events: Events, detector: Detector, *, roughly: bool = False) -> bool | None:
     """Whether the ECAL hits of events of any detector lie where the ECAL of `detector` is; None if they cannot tell.
 
     At least 99 % of the hits must lie in the volume, the innermost near its front face (with fewer than five events
     that have hits, a late shower decides nothing). A barrel is a polygon of at least eight sides, so its front lies
-    between the inscribed radius and 1.08 times that; an endcap is flat.
+    between the inscribed radius and 1.08 times that; an endcap is flat. `roughly`: half of the hits in the volume.
     """
+    outside, near = (0.5, np.inf) if roughly else (OUTLIERS, SLACK)
     radius, outer, z = detector.ecal_inner_radius, detector.ecal_outer_radius, detector.ecal_inner_z
-    barrel = _inside(events, "barrel", radius - MARGIN, radius * CORNER + SLACK, outer * CORNER + SLACK)
-    endcap = _inside(events, "endcap", z - MARGIN, z + SLACK, z + outer - radius + 2 * SLACK)
+    barrel = _inside(events, "barrel", radius - MARGIN, radius * CORNER + near, outer * CORNER + SLACK, outside)
+    endcap = _inside(events, "endcap", z - MARGIN, z + near, z + outer - radius + 2 * SLACK, outside)
     if barrel is False or endcap is False:
         return False
     return True if barrel or endcap else None
@@ -148,7 +149,7 @@ def first_entries(reader: Reader) -> Events | None:
         return None
 
 
-def _inside(events: Events, region: str, lowest: float, front: float, highest: float) -> bool | None:
+def _inside(events: Events, region: str, lowest: float, front: float, highest: float, outside: float) -> bool | None:
     """Whether ECAL hits lie at r or |z|, mm, from `lowest` to `highest`, the first before `front`; None: unknown."""
     calorimeters = events.detector.calorimeters
     ecal = [i for i, part in enumerate(calorimeters) if (part.kind, part.region) == ("ecal", region)]
@@ -159,7 +160,7 @@ def _inside(events: Events, region: str, lowest: float, front: float, highest: f
     values = values[usable]
     if not len(values):
         return None
-    if np.mean((values < lowest) | (values > highest)) > OUTLIERS:
+    if np.mean((values < lowest) | (values > highest)) > outside:
         return False
     if np.quantile(values, OUTLIERS) <= front:
         return True
@@ -522,12 +523,12 @@ def best_layout(directory: Any, path: str, detector: Detector | None = None) -> 
         fits = None if events is None else geometry_fits(events, events.detector)
         if fits:
             return name
-        elsewhere += [reader.detector.name] if fits is False else []
+        # Some hits may have wrong places, which the checks say.
+        if events is not None and geometry_fits(events, events.detector, roughly=True) is False:
+            elsewhere.append(reader.detector.name)
     if len(elsewhere) > 1:
-        text = (
-            f"the hits lie where neither {' nor '.join(elsewhere)} has its ECAL: describe the detector, --detector FILE"
-        )
-        raise InputError(f"{text}; if it is one of these, name it, and every verb says what is wrong", file=path)
+        text = f"the hits lie where neither {' nor '.join(elsewhere)} has its ECAL: describe the detector, --detector"
+        raise InputError(f"{text} FILE; if it is one of these, name it, and every verb says what is wrong", file=path)
     return DEFAULT_LAYOUT
 
 
