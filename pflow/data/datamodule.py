@@ -211,7 +211,8 @@ class ParticleFlowData(pl.LightningDataModule):  # type: ignore[misc]
             why = "what was learnt by heart looks good there"
             warnings.warn(f"data.val: {', '.join(common)} is also in data.train: {why}", stacklevel=2)
         new = trained is None or begins
-        self._measure(chunks["val"], CHECKED_EVENTS, expected)
+        if "val" not in self._chunks:  # else a validation before the training has looked at them
+            self._measure(chunks["val"], CHECKED_EVENTS, expected)
         # The scales of a new training are kept with the model; otherwise the events are only checked.
         measured = self._measure(chunks["train"], SAMPLE_EVENTS if new else CHECKED_EVENTS, expected)
         if new:
