@@ -59,6 +59,7 @@ SPARE = 20.0  # GeV that particles may have more
 MOST_SHOWERS = 1.8  # energy of an event's particles but muons, less 20 GeV, over its hits'; healthy events: up to 1.6
 RECONSTRUCTED = (0.6, 1.3)
 """Plausible energy of particles: smallest over the larger of hit energy and track momentum, largest over their sum."""
+REFERENCE, MIN_VISIBLE = (0.75, 1.25), 20  # plausible energy over the one of true particles, of at least so many
 MIN_REFERENCE = 50.0  # GeV in hits and tracks from which on the energy of a reference is compared with theirs
 
 
@@ -178,7 +179,6 @@ class Quantity(NamedTuple):
 CELL = "a minimum ionising particle leaves {{:.3g}} GeV in a cell of the {}, by {{n}} tracks"
 ENTERS = "hits of the ECAL lie {:.1f} cells beside {n} tracks that enter, in "
 BEHIND = "hits of the HCAL lie {:.1f} cells beside {n} tracks, in "
-REFERENCE = "particles of the reference have {:.2f} times the energy of visible true particles"
 UNCHARGED = "{:.0%} of the tracks of {n} events have charge 0"
 BENT = "{:.0%} of {n} tracks bend to the other side than their charge says"
 MOMENTA = "momenta of {n} tracks are {:+.1%} off what their hits in the ECAL say"
@@ -223,7 +223,6 @@ QUANTITIES: Mapping[str, tuple[Quantity, ...]] = {
         ),
         Quantity("reference", "reference momentum", MASSLESS, 0.7, 1.05, over="reference", least=1),
         Quantity("charges", "uncharged", UNCHARGED, high=0.1, over="tracks", counted="tracks", least=4),
-        Quantity("reference", "reference", REFERENCE, 0.75, 1.25, over="visible", counted="n visible", least=20),
         Quantity("codes", "wrong charges", CODES, high=0.1, over="particles", counted="particles", least=8),
         Quantity("parents", "astray", PARENTS, high=0.05, over="n of parents", counted="n of parents", least=8),
         # What showers is counted roughly, and a single antiproton deposits more than its energy.
@@ -563,7 +562,13 @@ def _reconstructed(scales: Scales, detector: Detector) -> Iterator[Check]:
         text = f"{whose} have {energy.sum():.4g} GeV, hits {hits.sum():.4g} GeV, tracks {momentum.sum():.4g} GeV"
         # A few neutral hadrons leave less than their energy.
         good = RECONSTRUCTED[0] * least.sum() <= energy.sum() <= RECONSTRUCTED[1] * scale * most.sum() + SPARE
-        if column == "reference":
+        both = known & np.isfinite(table.get("visible", np.nan))
+        if column == "reference" and both.any() and table["n visible"][both].sum() >= MIN_VISIBLE:
+            ours, true = energy[both].sum(), float(table["visible"][both].sum())
+            # A photon of the initial state is visible, and leaves through the beam pipe.
+            good = REFERENCE[0] * min(true, hits[both].sum()) <= ours <= REFERENCE[1] * true
+            text += f", visible true particles {true:.4g} GeV"
+        elif column == "reference":
             good |= most.sum() < MIN_REFERENCE
         else:
             showers = table["showering"].astype(np.float64)

@@ -115,7 +115,7 @@ SCHEMA: Mapping[str, tuple[Field, ...]] = {
     ),
     "tracks": (
         _momentum("momentum", required=True),
-        _number("charge", "e", most=1, required=True),
+        _number("charge", "e", most=1.01, required=True),
         _number("d0", "mm"),
         _number("phi", "rad", turns="azimuth"),
         _number("omega", "1/mm"),

@@ -182,6 +182,13 @@ class Response:
     def __post_init__(self) -> None:
         _check_points("log_energy", self.log_energy, self.log_factor)
 
+    def over(self, earlier: Response) -> Response:
+        """This response, and the `earlier` one below and above its energies."""
+        low, high = self.log_energy[0], self.log_energy[-1]
+        points = {e: f for e, f in zip(earlier.log_energy, earlier.log_factor, strict=True) if not low <= e <= high}
+        points = dict(sorted((points | dict(zip(self.log_energy, self.log_factor, strict=True))).items()))
+        return Response(tuple(points), tuple(points.values()))
+
     def factor(self, energy: Any, chosen: Any) -> Any:
         """Factors at energies, GeV, float64 [N], 1 where a particle is not `chosen`, bool [N]; arrays or tensors."""
         return _factors([None, self], energy, namespace(energy).where(chosen, 1, 0))
@@ -219,11 +226,16 @@ class Calibration:
         """This calibration, with what only the `earlier` one has."""
         if earlier is None:
             return self
+
+        def joined(name: str) -> Response | None:
+            ours, before = getattr(self, name), getattr(earlier, name)
+            return ours.over(before) if ours and before else ours or before
+
         return Calibration(
             energy={**earlier.energy, **self.energy},
             direction={**earlier.direction, **self.direction},
-            photon_response=self.photon_response or earlier.photon_response,
-            track_energy=self.track_energy or earlier.track_energy,
+            photon_response=joined("photon_response"),
+            track_energy=joined("track_energy"),
         )
 
     def apply(

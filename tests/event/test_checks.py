@@ -336,8 +336,8 @@ DEAD = r"no hits of (?!.*no hits){} are in layers {} to {}, and \d+ in one besid
         (energy(1.6), r"hits have 1\.[567].* times the energy of the \d+ photons"),
         (reference(0.0, "energy"), r"particles of the reference have 0 GeV, hits .* GeV, tracks .* GeV"),
         (reference(3.0, "energy", "px", "py", "pz"), r"particles of the reference have .* GeV, hits .* GeV"),
-        (reference(1.5, "energy", "px", "py", "pz"), r"reference have 1\.[345]\d times the energy of visible true"),
-        (reference(0.6, "energy", "px", "py", "pz"), r"reference have 0\.\d+ times the energy of visible true"),
+        (reference(1.5, "energy", "px", "py", "pz"), r"reference have .* GeV, visible true particles"),
+        (reference(0.6, "energy", "px", "py", "pz"), r"reference have .* GeV, visible true particles"),
         (reference_before, r"\d+% of the 1\d hardest neutral .* no hits .* around them: is it of other events\?"),
         (reference(-1.0, "pz"), r"\d+% of the 1\d hardest neutral particles of the reference have no hits"),
         (reference(0.0, "px", "py", "pz"), r"momenta of the particles of the reference are 0\.00 of their energies"),
@@ -396,7 +396,7 @@ def described(**changes):
             r"a typical hit of ecal_barrel has \d+\.?\d* GeV: is its unit GeV\?.*",
         ),
         (described(inner_radius=1655.0), r"\d+% of the hits of ecal_barrel lie outside .* inner_radius 1655 mm, .*"),
-        (reference(1000.0, "energy", "px", "py", "pz"), r"particles of the reference .*, hits .*, tracks 0 GeV"),
+        (reference(1000.0, "energy", "px", "py", "pz"), r"particles of the reference .*, hits .*, tracks 0 GeV, .* GeV"),
     ],
 )
 def test_photons_without_tracks_show_units_faces_and_their_reference(sample_dir, change, said):

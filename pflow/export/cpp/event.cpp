@@ -24,6 +24,8 @@ constexpr double same_direction = 1e-3, same_momentum = 0.05;  // rad, and relat
 constexpr double gev_per_tesla_mm = 0.299792458e-3;  // momentum of unit charge = this, field [T] and radius [mm]
 
 constexpr double most_unused = 0.1;  // MOST_UNUSED of pflow/event/events.py
+// HARD, GeV, FAR_STATE, mm, and MANY_FAR of pflow/io/edm4hep/reader.py.
+constexpr double hard = 2, far_state = 1000, many_far = 5;
 constexpr double at_axis = 10, front = 0.9;  // mm; AT_AXIS and FRONT of pflow/io/edm4hep/reader.py
 
 double dot(const Vector& a, const Vector& b) { return a[0] * b[0] + a[1] * b[1] + a[2] * b[2]; }
@@ -147,7 +149,9 @@ std::pair<double, double> to_perigee(Vector& r, Vector& p, double charge, double
   return {d0, z0};
 }
 
-Track make_track(const edm4hep::Track& object, double b_field, const Face& face, bool states_elsewhere) {
+/// A track; and, of a hard one with a state at the calorimeter, the same with the place to which its helix leads.
+std::pair<Track, std::optional<Track>> make_track(const edm4hep::Track& object, double b_field, const Face& face,
+                                                  bool states_elsewhere) {
   using State = edm4hep::TrackState;
   const std::array places{State::AtIP, State::AtFirstHit, State::AtLastHit, State::AtCalorimeter};  // best first
   std::optional<State> vertex, calorimeter;
@@ -161,7 +165,7 @@ Track make_track(const edm4hep::Track& object, double b_field, const Face& face,
       calorimeter = state;
   }
   Track track;
-  if (!vertex) return track;
+  if (!vertex) return {track, {}};
   auto [start, momentum] = place_and_momentum(*vertex, b_field);
   track.charge = vertex->omega > 0 ? 1.f : -1.f;
   track.d0 = vertex->D0, track.z0 = vertex->Z0, track.omega = vertex->omega;
@@ -172,12 +176,17 @@ Track make_track(const edm4hep::Track& object, double b_field, const Face& face,
   track.px = float(momentum[0]), track.py = float(momentum[1]), track.pz = float(momentum[2]);
   if (!calorimeter) {
     follow(track, start, momentum, b_field, face);
-    return track;
+    return {track, {}};
+  }
+  std::optional<Track> along;
+  if (std::sqrt(dot(momentum, momentum)) > hard) {
+    along = track;
+    follow(*along, start, momentum, b_field, face);
   }
   const auto [r, p] = place_and_momentum(*calorimeter, b_field);
   track.calo_x = float(r[0]), track.calo_y = float(r[1]), track.calo_z = float(r[2]);
   track.calo_px = float(p[0]), track.calo_py = float(p[1]), track.calo_pz = float(p[2]);
-  return track;
+  return {track, along};
 }
 
 /// Whether two tracks are of one particle: a clone of the track finder's, or another fit. As pflow.event.schema.
@@ -333,9 +342,16 @@ Event make_event(const Reconstructor& reconstructor, const std::vector<HitSource
   }
   std::int32_t index = 0;
   std::vector<Track> earlier;
+  std::vector<std::pair<std::size_t, Track>> far;  // tracks whose state is far from their helix, and these along it
+  std::size_t n_far = 0, n_hard = 0;
   for (const auto* collection : tracks) {
     for (const edm4hep::Track& object : *collection) {
-      const Track track = make_track(object, reconstructor.b_field(), reconstructor.face(), states_elsewhere);
+      const auto [track, along] =
+          make_track(object, reconstructor.b_field(), reconstructor.face(), states_elsewhere);
+      n_hard += along.has_value();
+      const bool is_far = along && std::hypot(along->calo_x - track.calo_x, along->calo_y - track.calo_y,
+                                              along->calo_z - track.calo_z) > far_state;
+      n_far += is_far;
       const auto is_unknown_or_below = [](std::initializer_list<float> numbers, double largest) {
         return std::none_of(numbers.begin(), numbers.end(), [=](float x) { return std::abs(x) > largest; });
       };
@@ -343,6 +359,7 @@ Event make_event(const Reconstructor& reconstructor, const std::vector<HitSource
           is_unknown_or_below({track.calo_x, track.calo_y, track.calo_z}, max_length) &&
           is_unknown_or_below({track.calo_px, track.calo_py, track.calo_pz}, max_energy) &&
           std::none_of(earlier.begin(), earlier.end(), [&](const Track& other) { return is_again(track, other); })) {
+        if (is_far) far.emplace_back(event.tracks.size(), *along);
         event.tracks.push_back(track);
         event.track_objects.push_back(object);
       } else {
@@ -353,6 +370,8 @@ Event make_event(const Reconstructor& reconstructor, const std::vector<HitSource
       ++index;
     }
   }
+  if (many_far * double(n_far) <= double(n_hard))  // else the field or the description is wrong
+    for (const auto& [place, along] : far) event.tracks[place] = along;
   return event;
 }
 
