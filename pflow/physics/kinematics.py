@@ -204,9 +204,9 @@ def length_to_prism(
         # In the sense of the flight and from 0 on: crossings behind the start come a turn later.
         turned = np.mod(np.sign(kappa)[:, None, None] * crossings, 2 * np.pi)
         to_barrel = np.nan_to_num(turned, nan=np.inf).min(axis=(1, 2)) / np.abs(kappa)
+        # Infinite across the axis: numerator and denominator then have the sign of the zero.
         to_endcap = (np.copysign(half_length, n[:, 2]) - x[:, 2]) / n[:, 2]
-    length = np.minimum(to_barrel, np.where(n[:, 2] == 0, np.inf, to_endcap))
-    return np.where(inside & n.any(axis=1), length, 0.0)
+    return np.where(inside & n.any(axis=1), np.minimum(to_barrel, to_endcap), 0.0)
 
 
 def follow_to_calorimeter(

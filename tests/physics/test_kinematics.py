@@ -42,10 +42,10 @@ def propagated(position: np.ndarray, momentum: np.ndarray, charge: float, b_fiel
 @pytest.mark.parametrize("charge", [-2.0, 1.0])
 @pytest.mark.parametrize("impact", [0.0, -15.0])
 @pytest.mark.parametrize("b_field", [3.5, -2.0])
-def test_a_track_is_followed_back_to_its_perigee(charge, impact, b_field):
-    momentum = np.array([1.0, 0.4])
-    perigee = impact * np.array([-0.4, 1.0]) / np.hypot(1.0, 0.4)  # across the momentum
-    x, y, px, py = propagated(perigee, momentum, charge, b_field, 800.0)
+@pytest.mark.parametrize("momentum", [(1.0, 0.4), (-0.4, 1.0)])  # the second one's circles pass azimuth pi
+def test_a_track_is_followed_back_to_its_perigee(charge, impact, b_field, momentum):
+    perigee = impact * np.array([-momentum[1], momentum[0]]) / np.hypot(*momentum)  # across the momentum
+    x, y, px, py = propagated(perigee, np.array(momentum), charge, b_field, 800.0)
     helix = (array(value) for value in (x, y, 500.0, px, py, np.hypot(px, py), charge))
     d0, z0, *at_perigee = kinematics.perigee(*helix, b_field=b_field)
     np.testing.assert_allclose(np.ravel(at_perigee), momentum, rtol=1e-6)
@@ -229,11 +229,12 @@ def test_a_prism_of_many_sides_is_a_cylinder():
     ("start", "momentum", "length"),
     [
         ([0, 0, 0], [0.1, 0, 0], np.inf),
+        ([0, 0, 5.0], [0.1, 0, -0.0], np.inf),
         ([2200.0, 0, 0], [1.0, 0, 0], 0.0),
         ([0, 0, 2400.0], [1.0, 0, 0], 0.0),
         ([0, 0, 0], [0, 0, 0], 0.0),
     ],
-    ids=["a looper across the axis", "outside the barrel", "behind the endcap", "at rest"],
+    ids=["a looper across the axis", "with a negative zero", "outside the barrel", "behind the endcap", "at rest"],
 )
 def test_a_particle_that_never_leaves_a_prism_or_is_outside(start, momentum, length):
     assert length_to_prism([start], [momentum], [1], sides=12, **PRISM) == length
