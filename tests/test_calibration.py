@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from pflow.calibration import (
+    PHOTON_EDGES,
     Calibrated,
     CalibrationFit,
     best,
@@ -78,11 +79,12 @@ def test_wrong_sigmas_are_corrected(events, times):
 
 def test_charged_particles_have_curves_with_and_without_track(events):
     by_track = np.arange(int(ak.sum(ak.num(reconstructed(events, times=1.0).particles)))) % 2 == 0
-    times = np.where(by_track, 0.5, 3.0)
-    calibration = fitted(events, reconstructed(events, times=times, pdg=211), by_track).result()
+    reconstruction = reconstructed(events, times=np.where(by_track, 0.25, 3.0), pdg=211)
+    calibration = fitted(events, reconstruction, by_track, times=3).result()  # enough for the factor by energy
     assert set(calibration.energy) == {"charged_hadron", "charged_hadron_without_track"}
-    sigma = np.array([0.5, 3.0])
-    energy, direction = calibration.apply(LN_E * sigma, ANGLE * sigma, np.zeros(2, dtype=int), np.array([True, False]))
+    sigma = np.array([0.25, 3.0])
+    columns = LN_E * sigma, ANGLE * sigma, np.zeros(2, dtype=int), np.array([True, False])
+    energy, direction = calibration.apply(*columns, energy=np.full(2, 30.0))
     assert energy == pytest.approx([LN_E] * 2, rel=0.35)
     assert direction == pytest.approx([ANGLE] * 2, rel=0.35)
 
@@ -94,10 +96,12 @@ def test_the_response_of_photons_becomes_1_at_every_energy():
     measured = true * (1.05 + 0.1 / (true + 0.5)) * np.exp(0.2 * random.normal(size=len(true)))
     response = fit_response(true, measured)
     corrected = measured * response.factor(measured, np.ones(len(true), dtype=bool))
-    for low, high in itertools.pairwise((0.2, 0.5, 1.0, 2.0, 5.0, 12.0)):
+    for low, high in itertools.pairwise(PHOTON_EDGES[:14]):
         chosen = (true >= low) & (true < high)
-        assert np.median(corrected[chosen] / true[chosen]) == pytest.approx(1.0, abs=0.02), low
+        assert np.median(corrected[chosen] / true[chosen]) == pytest.approx(1.0, abs=0.004), low
     assert fit_response(true[:50], measured[:50]) is None
+    falling = fit_response(np.repeat([0.12, 0.17], 60), np.repeat([0.2, 0.18], 60))  # medians of neighbouring bins
+    assert math.exp(falling.log_energy[1]) == pytest.approx(0.2)
 
 
 def test_photons_have_a_response_and_without_sigmas_no_curve(events):
@@ -127,7 +131,7 @@ def test_few_hard_tracks_have_a_factor_that_their_curve_hides():
     muons = np.full(2, CLASSES.index("muon"))
     sigma, _ = calibration.apply(np.ones(2), np.ones(2), muons, energy=np.array([5.0, 200.0]))
     np.testing.assert_allclose(sigma, [1.0, 3.0], rtol=0.2)
-    assert fit_widths(energy[:30], width[:30]) is None
+    assert fit_widths(energy[:30], pulls[:30]) is None
 
 
 DECODING = PointingDecodingConfig(max_particles=7, eos_threshold=0.9, existence_threshold=0.3)
@@ -183,11 +187,13 @@ def test_general_is_calibrated_in_the_geometry_of_the_files(sample_dir, tmp_path
 
 
 @pytest.mark.filterwarnings("ignore::pflow.event.events.ImplausibleWarning")
-def test_a_file_without_targets_is_refused(events, tmp_path):
-    """Its efficiency would be NaN, and the first configuration the best of all."""
+def test_a_file_without_targets_is_refused_and_one_without_particles_has_no_fakes(events, tmp_path):
+    """Else the efficiency, or the fraction of fakes, would be NaN, and the first configuration the best of all."""
     truth = jagged.replaced(events.truth, {"pdg": np.full(len(ak.flatten(events.truth.pdg)), 12)})
     write_events(tmp_path / "neutrinos.root", dataclasses.replace(events, truth=truth)[:2])
     write_events(tmp_path / "photons.root", events[:2])
     files, model = [tmp_path / "photons.root", tmp_path / "neutrinos.root"], load_model("general")
+    nothing = dataclasses.replace(model.reconstructor.decoding, eos_threshold=1e-9)
     with pytest.raises(InputError, match=r"neutrinos\.root: no true particle is a target"):
-        calibrate(model, files, [model.reconstructor.decoding], device="cpu")
+        calibrate(model, files, [nothing], device="cpu")
+    assert calibrate(model, files[:1], [nothing], device="cpu")[0].score == 0

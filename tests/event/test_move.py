@@ -109,6 +109,11 @@ def test_fewer_layers_are_every_second_with_twice_the_energy(events):
     even = events.hits[events.hits.layer % 2 == 0]
     assert ak.array_equal(changed.hits.energy, 2 * even.energy)
     assert ak.array_equal(changed.hits.layer, even.layer // 2)
+    detector = Move(hcal_layers=47).detector(events.detector)
+    odd = change_cells(dataclasses.replace(events, detector=detector), drawn(events, fewer_layers=1.0)).hits
+    factor = np.array([47 / 24 if calorimeter.kind == "hcal" else 2 for calorimeter in detector.calorimeters])
+    expected = jagged.flat(even.energy) * factor[jagged.flat(even.subdetector)]
+    np.testing.assert_allclose(jagged.flat(odd.energy), expected, rtol=1e-6)
     assert move(changed, drawn(events, fewer_layers=1.0)).geometry.density[0, 0, 0, 0] == pytest.approx(0.1)
 
 
@@ -167,6 +172,11 @@ def test_a_cylinder_has_whole_cells_around(events):
     around = np.floor(turns * np.round(2 * np.pi * radius / 5.0)) // 2
     cells = np.unique(np.stack([group, around, np.floor(z / 10)], axis=1), axis=0)
     assert len(cells) == np.count_nonzero(changed["subdetector"] == 0)
+    # A phase has no meaning here. With this one, cells on its line have hits on both sides.
+    first, *others = events.detector.calorimeters
+    detector = dataclasses.replace(events.detector, calorimeters=(dataclasses.replace(first, phase=-2.75), *others))
+    with_phase = change_cells(dataclasses.replace(events, detector=detector), drawn(events, coarser=(2,))).hits
+    assert jagged.flat(with_phase.energy).tolist() == changed["energy"].tolist()
 
 
 def test_thresholds_and_dropped_layers_drop_hits_with_their_links(events, cld):
@@ -313,6 +323,7 @@ def test_times_get_a_resolution_or_none(zqq):
     time = jagged.columns(zqq.hits)["time"]
     error, larger = (jagged.columns(Move(time=sigma).apply(zqq).hits)["time"] - time for sigma in (0.1, 1.0))
     assert np.nanstd(error) == pytest.approx(0.1, rel=0.05)
+    assert np.ptp(error[jagged.offsets(jagged.count(zqq.hits))[:-1]]) > 0.01  # other errors in each event
     np.testing.assert_allclose(larger, 10 * error, atol=1e-3)
     assert np.isnan(jagged.columns(Move(time=np.inf).apply(zqq).hits)["time"]).all()
 

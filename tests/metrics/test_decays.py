@@ -66,11 +66,11 @@ def test_events_without_taus_have_no_modes(sample_dir):
 def test_masses_of_hadronic_bosons(make_events, make_reco):
     """ZH: the jets of the Z (60 and 40 GeV) and of the H, and a photon of no boson; W to two jets, and a muon's W."""
     z, h = [(211, 60.0, 90, 0), (-211, 40.0, 90, 80)], [(211, 50.0, 90, 180), (-211, 70.0, 90, 290)]
-    quarks = [(1, 60.0, 90, 0), (-1, 40.0, 90, 80), (5, 50.0, 90, 180), (-5, 70.0, 90, 290)]
-    zh = [(23, 100.0, 90, 40), (25, 120.0, 90, 240), *quarks, *z, *h, (22, 100.0, 0, 0)]
-    ww = [(24, 90.0, 90, 0), (-24, 90.0, 90, 180), *quarks[:2], *z, (13, 80.0, 90, 180)]
+    partons = [(1, 60.0, 90, 0), (-1, 40.0, 90, 80), (21, 50.0, 90, 180), (21, 70.0, 90, 290)]
+    zh = [(23, 100.0, 90, 40), (25, 120.0, 90, 240), *partons, *z, *h, (22, 100.0, 0, 0)]
+    ww = [(24, 90.0, 90, 0), (-24, 90.0, 90, 180), *partons[:2], *z, (13, 80.0, 90, 180)]
     parents = [[-1, -1, 0, 0, 1, 1, 2, 3, 4, 5, -1], [-1, -1, 0, 0, 2, 3, 1]]
-    # Bosons and quarks have no hits.
+    # Bosons and partons have no hits.
     seen = [[k for k, (code, *_) in enumerate(event) if abs(code) in (22, 13, 211)] for event in (zh, ww)]
     events = make_events([zh, ww], parent=parents, seen=seen)
     reco = make_reco([[*z, *h[:1], (-211, 63.0, 90, 290), zh[-1]], [(211, 66.0, 90, 0), (-211, 44.0, 90, 80), ww[-1]]])

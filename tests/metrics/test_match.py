@@ -1,3 +1,4 @@
+import dataclasses
 import itertools
 import math
 
@@ -12,7 +13,7 @@ from pflow.event.schema import make_hits
 from pflow.event.truth import select_targets
 from pflow.io.open import read_events
 from pflow.metrics import match as module
-from pflow.metrics.match import HitMatching, Matching, angle_energy, match, match_by_hits, overlaps
+from pflow.metrics.match import HitMatching, Matching, angle, angle_energy, match, match_by_hits, overlaps
 
 RULE = Matching()
 BY_RANK = Matching(cost="rank", cut=0.5)
@@ -38,6 +39,8 @@ def photons_at_one_place(*energies):
         pytest.param((1.0, 4.0), (2.0, 4.0), 1.0, [(0, 0), (1, 1)], id="at the cut, solver"),
         # Costs (0,0) 0.1, (0,1) 4, (1,0) 0.1, (1,1) 4: only one match is within the cut.
         pytest.param((10.0, 10.0), (11.0, 50.0), 3.0, [(0, 0)], id="pair above the cut"),
+        # Costs (0,0) 0.1, (0,1) 2.9, (1,0) 2.7, (1,1) 12: the second true particle takes no partner away.
+        pytest.param((10.0, 3.0), (11.0, 39.0), 3.0, [(0, 0)], id="one near match, not two far ones"),
         pytest.param((10.0,), (10.5, 10.5), 3.0, [(0, 0)], id="duplicate"),
         pytest.param((0.0,), (1.0,), 3.0, [], id="no true energy"),
         pytest.param((0.0,), (0.0,), 3.0, [], id="no energies"),
@@ -97,7 +100,12 @@ def test_blocks_of_events_do_not_change_the_result(make_table, monkeypatch):
 def test_cost(make_table):
     """20% in energy and 0.03 rad."""
     true, reco = make_table([[(22, 10.0, 90, 0)]]), make_table([[(22, 12.0, 90, math.degrees(0.03))]])
-    assert angle_energy(true, reco, np.array([0]), np.array([0]))[0] == pytest.approx(math.hypot(0.2, 0.3), rel=1e-5)
+    first = np.array([0])
+    assert angle_energy(true, reco, first, first)[0] == pytest.approx(math.hypot(0.2, 0.3), rel=1e-5)
+    at_rest = dataclasses.replace(reco, momentum=0 * reco.momentum)
+    assert angle(true, at_rest, first, first)[0] == 0.5 * math.pi
+    # Close matches are among those of the rule, which may be the narrower one.
+    assert (Matching(cut=0.1).close.cut, HitMatching(min_overlap=0.8).close.min_overlap) == (0.1, 0.8)
 
 
 def test_pairs_by_rank_in_energy(make_table):

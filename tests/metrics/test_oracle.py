@@ -86,8 +86,8 @@ def test_calibration_is_by_kind_of_shower(make_event):
 
 
 def test_showers_of_particles_that_entered(make_event):
-    particles = [(22, 10.0), (11, 6.0, 0, 0, 100), (22, 1.0, 0, 1, 1900)]
-    events = make_event(particles, hits=[(5.0, {1: 1}), (1.0, {2: 1}, 0, 2)])
+    particles = [(22, 10.0), (11, 6.0, 0, 0, 100), (22, 1.0, 0, 1, 1900), (22, 2.0)]  # the last one has no energy
+    events = make_event(particles, hits=[(5.0, {1: 1}), (1.0, {2: 1}, 0, 2), (0.0, {3: 1})])
     showers = measure_showers(events)
     assert showers.particle.tolist() == [1]
     assert showers.energy.tolist() == [[5.0, 0.0, 1.0, 0.0]]

@@ -109,6 +109,7 @@ def test_numbers(result, key, value):
 def test_a_particle_far_off_is_found_loosely_alone_or_not_at_all(make_table):
     tree = metrics_of(make_table, [[(22, 10.0, 90, 0)]], [[(22, 15.1, 90, 0)]]).result()
     assert (tree["class"]["all"]["efficiency"].value, tree["class"]["all"]["efficiency_loose"].value) == (0, 1)
+    assert tree["binned"]["energy"]["all"]["efficiency"].value[1] == 0
     assert tree["class"]["all"]["fake_rate"].value == 0
     tree = metrics_of(make_table, [[(22, 10.0, 90, 0)]], [[(22, 10.0, 90, 180)]]).result()
     assert tree["class"]["all"]["efficiency"].value == 0
@@ -155,6 +156,7 @@ def test_bins_of_energy_and_polar_angle(result):
     assert binned["n_truth"] == [2, 2]
     assert binned["efficiency"].value.tolist() == [0.5, 1.0]
     assert binned["response_median"].value == pytest.approx([1.0, 1.025])
+    assert binned["resolution_68_over_median"].value[1] == pytest.approx(binned["resolution_68"].value[1] / 1.025)
     # In bins of the reconstructed energy: 8, 2 (fake) | 11, 19
     assert binned["n_reco"] == [2, 2]
     assert binned["fake_rate"].value.tolist() == [0.5, 0.0]

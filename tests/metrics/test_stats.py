@@ -181,6 +181,12 @@ def test_differences_in_quadrature_keep_their_sign():
     assert in_quadrature(five, three).low < 4 < in_quadrature(five, three).high
 
 
+def test_a_minority_of_defined_resamples_gives_no_interval():
+    for undefined, interval in ((1, [1.0, 1.0]), (2, [math.nan] * 2)):
+        number = Number.resampled(1.0, np.array([2.0] * (4 - undefined) + [math.nan] * undefined))
+        assert [number.low, number.high] == pytest.approx(interval, nan_ok=True)
+
+
 def test_a_histogram_counts_every_value_once_and_leaves_have_keys():
     distribution = Distribution([-1.0, 0.0, 0.5, 1.0, 1.0, 2.0], np.arange(6), Bootstrap(6))
     histogram = distribution.histogram(np.array([0.0, 1.0, 2.0]))

@@ -4,6 +4,7 @@ import math
 import pytest
 import torch
 
+from pflow.model.pointing import generate
 from pflow.model.pointing.generate import decode_first_stage
 from pflow.model.pointing.geometry import cosines, gather
 from pflow.model.pointing.network import (
@@ -103,6 +104,9 @@ def test_what_is_not_listed_gives_its_items_to_the_others(model, batch):
     assert before[~listed].sum() > 1e-3
     assert after[~listed].sum() == 0.0
     assert (after[listed] >= before[listed] - 1e-6).all()
+    model.network.min_log_energy = math.log(1e9)  # more than any particle has
+    with torch.no_grad():
+        assert not model.network.refine(decoded, source, existence_threshold=threshold).listed.any()
 
 
 @pytest.fixture
@@ -177,6 +181,12 @@ def test_candidates_are_behind_the_list_and_change_nothing_of_it(make_model, bat
         assert (both.hit_fraction[event, count:] == 0).all()
     existence = both.existence[both.mask & ~both.listed]
     assert (existence < threshold).all()
+    with torch.no_grad():
+        refined = model.network.refine(decoded, source, existence_threshold=threshold)
+        model.network.refine = lambda *_, **__: refined._replace(listed=refined.listed & False)  # for its low energy
+        columns, _ = generate.refine(model.network, decoded, source, model.decoding)
+        del model.network.refine
+    assert (columns["existence"][columns["is_particle"]] < threshold).all()
     assert (existence[both.by_track[both.mask & ~both.listed]] < threshold).all()
     assert (both.existence[both.listed & both.by_track] == 1.0).all()
     energy = 10 ** (model.inputs.energy_mean + model.inputs.energy_std * both.energy)
