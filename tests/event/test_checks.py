@@ -396,7 +396,10 @@ def described(**changes):
             r"a typical hit of ecal_barrel has \d+\.?\d* GeV: is its unit GeV\?.*",
         ),
         (described(inner_radius=1655.0), r"\d+% of the hits of ecal_barrel lie outside .* inner_radius 1655 mm, .*"),
-        (reference(1000.0, "energy", "px", "py", "pz"), r"particles of the reference .*, hits .*, tracks 0 GeV, .* GeV"),
+        (
+            reference(1000.0, "energy", "px", "py", "pz"),
+            r"particles of the reference .*, hits .*, tracks 0 GeV, .* GeV",
+        ),
     ],
 )
 def test_photons_without_tracks_show_units_faces_and_their_reference(sample_dir, change, said):

@@ -213,3 +213,14 @@ def test_codes_are_sorted_and_coarse_vocabularies_know_all():
     index, unknown = vocabulary.encode([-11, 13, 22, 2112, 321])
     assert vocabulary.decode(index).tolist() == [11, 13, 22, 130, 211]
     assert not unknown.any()
+
+
+def test_a_calibration_keeps_what_only_the_earlier_one_has():
+    earlier = Calibration(
+        energy={"muon": DOUBLED, "photon": DOUBLED}, photon_response=Response((0.0, 1.0, 3.0), (0.1, 0.2, 0.3))
+    )
+    fitted = Curve((-1.0,), (0.5,))
+    made = Calibration(energy={"photon": fitted}, photon_response=Response((0.5, 1.5), (0.6, 0.7))).over(earlier)
+    assert made.energy == {"muon": DOUBLED, "photon": fitted}
+    assert made.photon_response == Response((0.0, 0.5, 1.5, 3.0), (0.1, 0.6, 0.7, 0.3))
+    assert made.over(None) is made
