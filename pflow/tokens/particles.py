@@ -227,15 +227,14 @@ class Calibration:
         if earlier is None:
             return self
 
-        def joined(name: str) -> Response | None:
-            ours, before = getattr(self, name), getattr(earlier, name)
+        def joined(ours: Response | None, before: Response | None) -> Response | None:
             return ours.over(before) if ours and before else ours or before
 
         return Calibration(
             energy={**earlier.energy, **self.energy},
             direction={**earlier.direction, **self.direction},
-            photon_response=joined("photon_response"),
-            track_energy=joined("track_energy"),
+            photon_response=joined(self.photon_response, earlier.photon_response),
+            track_energy=joined(self.track_energy, earlier.track_energy),
         )
 
     def apply(

@@ -328,10 +328,10 @@ def test_states_elsewhere_than_at_the_calorimeter_are_not_used(run_event, n_else
     assert followed == [n_elsewhere > 2] * n_elsewhere + [False] * len(there)
 
 
-@pytest.mark.parametrize("n_far", [1, 2])
-def test_few_states_far_from_the_helix_are_not_used(run_event, n_far):
+@pytest.mark.parametrize("n_behind", [1, 2])
+def test_few_states_on_the_other_side_are_not_used(run_event, n_behind):
     phi = np.arange(6) + 0.1
-    side = np.where(np.arange(6) < n_far, -1, 1)  # on the other side of the detector
+    side = np.where(np.arange(6) < n_behind, -1, 1)
     points = [f"{s * 1800 * np.cos(p):.3f} {s * 1800 * np.sin(p):.3f} 900" for s, p in zip(side, phi, strict=True)]
     helix = {"omega": -2e-4, "tan_lambda": 0.5}  # 5 GeV
     tracks = [
@@ -343,7 +343,7 @@ def test_few_states_far_from_the_helix_are_not_used(run_event, n_far):
     used = [
         np.allclose(row[4:7], [float(x) for x in at.split()]) for row, at in zip(rows["track"], points, strict=True)
     ]
-    assert used == [n_far == 2] * n_far + [True] * (6 - n_far)
+    assert used == [n_behind == 2] * n_behind + [True] * (6 - n_behind)
 
 
 @pytest.mark.parametrize("sides", [0, 12])

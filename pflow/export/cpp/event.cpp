@@ -24,8 +24,8 @@ constexpr double same_direction = 1e-3, same_momentum = 0.05;  // rad, and relat
 constexpr double gev_per_tesla_mm = 0.299792458e-3;  // momentum of unit charge = this, field [T] and radius [mm]
 
 constexpr double most_unused = 0.1;  // MOST_UNUSED of pflow/event/events.py
-// HARD, GeV, FAR_STATE, mm, and MANY_FAR of pflow/io/edm4hep/reader.py.
-constexpr double hard = 2, far_state = 1000, many_far = 5;
+constexpr double hard = 2;  // GeV; HARD and MANY_BEHIND of pflow/io/edm4hep/reader.py
+constexpr std::size_t many_behind = 5;
 constexpr double at_axis = 10, front = 0.9;  // mm; AT_AXIS and FRONT of pflow/io/edm4hep/reader.py
 
 double dot(const Vector& a, const Vector& b) { return a[0] * b[0] + a[1] * b[1] + a[2] * b[2]; }
@@ -149,7 +149,7 @@ std::pair<double, double> to_perigee(Vector& r, Vector& p, double charge, double
   return {d0, z0};
 }
 
-/// A track; and, of a hard one with a state at the calorimeter, the same with the place to which its helix leads.
+/// A track; and one whose state at the calorimeter is on the other side of the IP with the place its helix leads to.
 std::pair<Track, std::optional<Track>> make_track(const edm4hep::Track& object, double b_field, const Face& face,
                                                   bool states_elsewhere) {
   using State = edm4hep::TrackState;
@@ -178,12 +178,12 @@ std::pair<Track, std::optional<Track>> make_track(const edm4hep::Track& object, 
     follow(track, start, momentum, b_field, face);
     return {track, {}};
   }
+  const auto [r, p] = place_and_momentum(*calorimeter, b_field);
   std::optional<Track> along;
-  if (std::sqrt(dot(momentum, momentum)) > hard) {
+  if (dot(momentum, r) < 0) {
     along = track;
     follow(*along, start, momentum, b_field, face);
   }
-  const auto [r, p] = place_and_momentum(*calorimeter, b_field);
   track.calo_x = float(r[0]), track.calo_y = float(r[1]), track.calo_z = float(r[2]);
   track.calo_px = float(p[0]), track.calo_py = float(p[1]), track.calo_pz = float(p[2]);
   return {track, along};
@@ -342,16 +342,14 @@ Event make_event(const Reconstructor& reconstructor, const std::vector<HitSource
   }
   std::int32_t index = 0;
   std::vector<Track> earlier;
-  std::vector<std::pair<std::size_t, Track>> far;  // tracks whose state is far from their helix, and these along it
-  std::size_t n_far = 0, n_hard = 0;
+  std::vector<std::pair<std::size_t, Track>> behind;  // hard tracks with a state behind the IP, and these along the helix
+  std::size_t n_behind = 0, n_hard = 0;
   for (const auto* collection : tracks) {
     for (const edm4hep::Track& object : *collection) {
       const auto [track, along] =
           make_track(object, reconstructor.b_field(), reconstructor.face(), states_elsewhere);
-      n_hard += along.has_value();
-      const bool is_far = along && std::hypot(along->calo_x - track.calo_x, along->calo_y - track.calo_y,
-                                              along->calo_z - track.calo_z) > far_state;
-      n_far += is_far;
+      const bool is_hard = std::hypot(track.px, track.py, track.pz) > hard;
+      n_hard += is_hard, n_behind += is_hard && along;
       const auto is_unknown_or_below = [](std::initializer_list<float> numbers, double largest) {
         return std::none_of(numbers.begin(), numbers.end(), [=](float x) { return std::abs(x) > largest; });
       };
@@ -359,7 +357,7 @@ Event make_event(const Reconstructor& reconstructor, const std::vector<HitSource
           is_unknown_or_below({track.calo_x, track.calo_y, track.calo_z}, max_length) &&
           is_unknown_or_below({track.calo_px, track.calo_py, track.calo_pz}, max_energy) &&
           std::none_of(earlier.begin(), earlier.end(), [&](const Track& other) { return is_again(track, other); })) {
-        if (is_far) far.emplace_back(event.tracks.size(), *along);
+        if (is_hard && along) behind.emplace_back(event.tracks.size(), *along);
         event.tracks.push_back(track);
         event.track_objects.push_back(object);
       } else {
@@ -370,8 +368,8 @@ Event make_event(const Reconstructor& reconstructor, const std::vector<HitSource
       ++index;
     }
   }
-  if (many_far * double(n_far) <= double(n_hard))  // else the field or the description is wrong
-    for (const auto& [place, along] : far) event.tracks[place] = along;
+  if (many_behind * n_behind <= n_hard)  // else something else is wrong
+    for (const auto& [place, along] : behind) event.tracks[place] = along;
   return event;
 }
 

@@ -65,8 +65,10 @@ STATE = ("D0", "Z0", "phi", "omega", "tanLambda", "referencePoint.x", "reference
 
 FORWARD = 0.25  # collections whose hits all have a smaller r / |z| are of luminosity and other forward calorimeters
 COPY = 0.5  # a collection that shares more than this fraction of its cells with others is a copy of their hits
-HARD, FAR_STATE, MANY_FAR = 2.0, 1000.0, 5
-"""GeV; mm from the state of a hard track at the calorimeter to its helix, from which on this is used: of 1 in 5."""
+HARD = 2.0  # GeV
+MANY_BEHIND = (
+    5  # of so many hard tracks of an event the state of one may be on the other side of the IP, and is not used
+)
 MAX_LINKED = 10  # entries that are read to find the targets of links
 MOSTLY = 0.8  # fraction of links that must lead into the collections read; others: to detectors that are not described
 AT_AXIS = 10.0  # mm from the z axis, within which a reference point is at the IP
@@ -454,7 +456,7 @@ def read_tracks(file: PodioFile, sources: Sources, span: range) -> ak.Array:
     calorimeter, or any, followed along the helix to where it is closest to the z axis; NaN without a finite, curved
     state. Position and momentum at the calorimeter come from the state there, at
     ``referencePoint + (-D0 sin phi, D0 cos phi, Z0)``; without such a state the helix is followed, and so it is for a
-    few hard tracks whose state is more than 1 m from it.
+    few hard tracks whose state is on the other side of the IP.
     """
     (collection,), detector = sources.collections["tracks"], sources.detector
     location_by_event, parameters = _states(file, collection, span)
@@ -489,18 +491,17 @@ def read_tracks(file: PodioFile, sources: Sources, span: range) -> ak.Array:
         phi = np.where(away, np.arctan2(perigee[1], perigee[0]), phi)
         momentum[:2] = np.where(away, perigee, momentum[:2])
         position = np.where(away, [-d0 * np.sin(phi), d0 * np.cos(phi), z0], position)
-    # The states of hard tracks are looked at, because some are of another part of the detector.
-    hard = (face >= 0) & (vertex >= 0) & (np.linalg.norm(momentum, axis=0)[vertex] > HARD)
-    follow = np.flatnonzero(((face < 0) & (vertex >= 0)) | hard)
+    # A hard track's state on the other side of the IP is of another track, unless there are many.
+    hard = (vertex >= 0) & (np.linalg.norm(momentum, axis=0)[vertex] > HARD)
+    behind = hard & (face >= 0) & (np.einsum("ct,ct->t", momentum[:, vertex], at_face[:3]) < 0)
+    event, n_events = jagged.event_index(counts), len(counts)
+    n_behind, n_hard = (np.bincount(event[rows], minlength=n_events) for rows in (behind, hard))
+    behind &= (MANY_BEHIND * n_behind <= n_hard)[event]
+    follow = np.flatnonzero(((face < 0) & (vertex >= 0)) | behind)
     if len(follow):
         start = vertex[follow]
         reached = follow_to_calorimeter(position[:, start].T, momentum[:, start].T, charge[start], detector)
-        far = hard[follow] & (np.linalg.norm(reached[0].T - at_face[:3, follow], axis=0) > FAR_STATE)
-        event, n_events = jagged.event_index(counts), len(counts)
-        n_far, n_hard = (np.bincount(event[rows], minlength=n_events) for rows in (follow[far], hard))
-        # Where many are far the field or the description is wrong, as other checks say.
-        used = ~hard[follow] | (far & (MANY_FAR * n_far <= n_hard)[event[follow]])
-        at_face[:, follow[used]] = np.concatenate(reached, axis=1)[used].T
+        at_face[:, follow] = np.concatenate(reached, axis=1).T
     columns = {"omega": omega, "phi": phi, "tan_lambda": tan_lambda, "d0": d0, "z0": z0}
     # A track without a usable state has the vertex -1, which picks the appended NaN.
     columns = {name: np.append(values, np.nan)[vertex] for name, values in columns.items()}
