@@ -60,20 +60,20 @@ def test_reference_of_the_file_is_evaluated_with_a_title_of_its_own(make_records
     assert result.titles == {"Classic": "Classic (Classic)", "reference": "Classic (reference)"}
 
 
-@pytest.mark.parametrize("n_chunks", [7, 30])
+@pytest.mark.parametrize("n_chunks", [5, 12])
 def test_chunks_equal_one_pass(make_records, make_events, n_chunks):
     rng = np.random.default_rng(0)
     truth = [
         [(rng.choice([22, 211, 130]), rng.uniform(1, 50), 90, rng.uniform(0, 330)) for _ in range(rng.integers(0, 6))]
-        for _ in range(30)
+        for _ in range(12)
     ]
     answers = [[(code, e * rng.normal(1, 0.1), 90 + rng.normal(), phi) for code, e, _, phi in event] for event in truth]
     events, reco = make_events(truth), answer(make_records(answers))
     evaluation = Evaluation()
-    for part in np.array_split(np.arange(30), n_chunks):
+    for part in np.array_split(np.arange(12), n_chunks):
         chunk = slice(part[0], part[-1] + 1)
         evaluation.update(events[chunk], {"PFlow": reco[chunk]})
-    assert evaluation.result().n_events == 30
+    assert evaluation.result().n_events == 12
     assert same(evaluation.result().algorithms["PFlow"], evaluate(events, reco).algorithms["PFlow"])
 
 
