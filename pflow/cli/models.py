@@ -167,12 +167,12 @@ def calibrate(args: argparse.Namespace) -> int:
             f"{reference}), fake energy fraction {trial.fakes:.4f}, right number of particles in "
             f"{trial.number_right:.4f} of the events{kept}"
         )
+    made = chosen.calibration.over(model.calibration)
     if response := chosen.calibration.photon_response:
         points = zip(response.log_energy, response.log_factor, strict=True)
         texts = [f"{math.exp(factor):.3f} at {math.exp(energy):.2g} GeV" for energy, factor in points]
         print(f"photon energies: times {', '.join(texts)}")
-    made = chosen.calibration.over(model.calibration)
-    if not chosen.calibration.photon_response:
+    else:
         few = f"fewer than {calibration.MIN_PHOTONS} matched photons in each range of energy"
         state = "as before" if made.photon_response else "not calibrated"
         print(f"photon energies: {state}, {few}: give more events")

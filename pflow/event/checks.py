@@ -59,7 +59,7 @@ SPARE = 20.0  # GeV that particles may have more
 MOST_SHOWERS = 1.8  # energy of an event's particles but muons, less 20 GeV, over its hits'; healthy events: up to 1.6
 RECONSTRUCTED = (0.6, 1.3)
 """Plausible energy of particles: smallest over the larger of hit energy and track momentum, largest over their sum."""
-REFERENCE, MIN_VISIBLE = (0.75, 1.25), 20  # plausible energy over the one of true particles, of at least so many
+OVER_TRUE, MIN_VISIBLE = (0.75, 1.25), 20  # plausible energy over the one of true particles, of at least so many
 MIN_REFERENCE = 50.0  # GeV in hits and tracks from which on the energy of a reference is compared with theirs
 
 
@@ -566,20 +566,20 @@ def _reconstructed(scales: Scales, detector: Detector) -> Iterator[Check]:
         if column == "reference" and both.any() and table["n visible"][both].sum() >= MIN_VISIBLE:
             ours, true = energy[both].sum(), float(table["visible"][both].sum())
             # A photon of the initial state is visible, and leaves through the beam pipe.
-            good = REFERENCE[0] * min(true, hits[both].sum()) <= ours <= REFERENCE[1] * true
+            good = OVER_TRUE[0] * min(true, hits[both].sum()) <= ours <= OVER_TRUE[1] * true
             text += f", visible true particles {true:.4g} GeV"
         elif column == "reference":
             good |= most.sum() < MIN_REFERENCE
         else:
             showers = table["showering"].astype(np.float64)
-            for kept, which, values, sources, limit in (
+            for but, which, values, sources, limit in (
                 ("", "hits and tracks", energy, most, np.maximum(1.5 * RECONSTRUCTED[1] * most, 10.0)),
                 # Muons leave few hits, others as many as their energy: the tracks of these may be badly fitted.
                 (", but muons,", "hits", showers, hits, MOST_SHOWERS * scale * hits + SPARE),
             ):
                 if (far := values > limit).any():
                     good = False
-                    text = f"particles of {_entries(scales, table, far)}{kept} have up to {values[far].max():.4g} GeV"
+                    text = f"particles of {_entries(scales, table, far)}{but} have up to {values[far].max():.4g} GeV"
                     text += f", their {which} up to {sources[far].max():.4g} GeV"
         yield Check(name, bool(good), text)
 

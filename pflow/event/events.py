@@ -227,13 +227,13 @@ class Events(EventLists):
         sizes["calorimeters"] = np.full(len(self), len(self.detector.calorimeters))
         return sizes | {name: jagged.count(part) for name, part in self.parts()}
 
-    def violations(self, *, again: bool = False) -> list[Violation]:
+    def violations(self, *, clones: bool = False) -> list[Violation]:
         """Impossible values and indices that lead nowhere, in the order of the events.
 
-        With `again` also tracks that are an earlier one of their event again, which `leave_out` leaves out.
+        With `clones` also tracks that are an earlier one of their event again, which `leave_out` leaves out.
         """
         sizes = self.sizes()
-        parts = (validate_part(name, part, sizes, again=again) for name, part in self.parts())
+        parts = (validate_part(name, part, sizes, clones=clones) for name, part in self.parts())
         violations = [violation for of_part in parts for violation in of_part]
         return sorted(violations, key=lambda violation: violation.index)
 

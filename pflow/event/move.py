@@ -46,9 +46,7 @@ from pflow.physics.geometry import (
 
 ECAL, HCAL = KINDS.index("ecal"), KINDS.index("hcal")
 BOTH = [ECAL, HCAL]
-ON_GRID = (
-    0.9  # cosine of the place in a cell, mean of a calorimeter's hits: above, centres are at multiples of the size
-)
+ON_GRID = 0.9  # least mean cosine of 2 pi times the place in cells, where centres are at multiples of the cell size
 Forms = npt.NDArray[np.void]
 AS_SIMULATED: Forms = np.array(
     [(1.0, -1.0, 0.0, 1.0, 1, 1, 0.0, 1.0, False, 0, False)],

@@ -85,11 +85,10 @@ def _index(name: str, points_to: str = "", default: int = 0, **options: object) 
 
 LAYER = _index("layer", default=-1, low=-MAX_LAYER, high=MAX_LAYER, merge="min")
 TIME = _number("time", "ns", merge="min")
-CHARGE = _number("charge", "e", most=1000, required=True)
 
 PARTICLE = (
     _index("pdg"),
-    CHARGE,
+    _number("charge", "e", most=1000, required=True),
     Field(name="energy", unit="GeV", low=0, high=MAX_ENERGY, required=True),
     _number("rest_mass", "GeV", most=MAX_ENERGY, quantity="mass"),
     _momentum("momentum", inline=True, required=True),
@@ -271,16 +270,16 @@ class Violation:
 
 
 def validate_part(
-    part: str, records: ak.Array, sizes: Mapping[str, Index], *, name: str | None = None, again: bool = False
+    part: str, records: ak.Array, sizes: Mapping[str, Index], *, name: str | None = None, clones: bool = False
 ) -> list[Violation]:
     """Check the numbers of a part of the events against the schema; violations call the part `name`.
 
     `sizes`, int64 [event]: number of objects of each part (or of ``calorimeters``). An index into a part without a size
-    is not checked; with `again`, tracks that are an earlier one again are violations. Each check yields one violation
+    is not checked; with `clones`, tracks that are an earlier one again are violations. Each check yields one violation
     an event, which names the first bad object.
     """
     violations: list[Violation] = []
-    found = itertools.chain(_impossible(part, records, sizes), _repeated(part, records) if again else ())
+    found = itertools.chain(_impossible(part, records, sizes), _cloned(part, records) if clones else ())
     for column, values, impossible, expected in found:
         counts, rows = jagged.count(records), np.flatnonzero(impossible)
         event, local = jagged.event_index(counts), jagged.local_index(counts)
@@ -293,9 +292,9 @@ def validate_part(
 
 
 def unusable_objects(part: str, records: ak.Array, sizes: Mapping[str, Index]) -> Mask:
-    """Whether each object of a part has impossible numbers, or is a track again, bool [N]; `sizes`: `validate_part`."""
+    """Whether each object of a part has impossible numbers, or is a clone, bool [N]; `sizes`: `validate_part`."""
     unusable = np.zeros(int(jagged.count(records).sum()), dtype=np.bool_)
-    for _, _, impossible, _ in itertools.chain(_impossible(part, records, sizes), _repeated(part, records)):
+    for _, _, impossible, _ in itertools.chain(_impossible(part, records, sizes), _cloned(part, records)):
         unusable |= impossible
     return unusable
 
@@ -342,22 +341,22 @@ def _impossible(
             yield "momentum.px", columns["momentum.px"], at_rest, "expected a track with a momentum"
 
 
-def _repeated(part: str, records: ak.Array) -> Iterator[tuple[str, npt.NDArray[Any], Mask, str]]:
+def _cloned(part: str, records: ak.Array) -> Iterator[tuple[str, npt.NDArray[Any], Mask, str]]:
     """As `_impossible`: tracks that are an earlier one of their event again."""
     if part != "tracks" or not int(jagged.count(records).sum()):
         return
     columns, momentum = jagged.columns(records), jagged.vectors(records, field="momentum")
-    if (again := _again(momentum, columns["charge"], jagged.event_index(jagged.count(records)))).any():
+    if (clones := _is_clone(momentum, columns["charge"], jagged.event_index(jagged.count(records)))).any():
         same = f"direction to {SAME_DIRECTION:g} rad, momentum to {SAME_MOMENTUM:.0%}"
         text = f"expected each track once, and this is another one ({same})"
-        yield "momentum.px", columns["momentum.px"], again, text
+        yield "momentum.px", columns["momentum.px"], clones, text
 
 
-def _again(momentum: Floats, charge: npt.NDArray[Any], event: Index) -> Mask:
+def _is_clone(momentum: Floats, charge: npt.NDArray[Any], event: Index) -> Mask:
     """Whether each track is an earlier one of its event again: a clone of the track finder's, or another fit."""
     size = np.sqrt(np.einsum("tc,tc->t", momentum, momentum))
     order = np.lexsort((size, charge, event))
-    again = np.zeros(len(size), dtype=np.bool_)
+    is_clone = np.zeros(len(size), dtype=np.bool_)
     for step in range(1, len(size)):
         first, second = order[:-step], order[step:]  # of rising momentum
         near = (event[first] == event[second]) & (charge[first] == charge[second])
@@ -368,5 +367,5 @@ def _again(momentum: Floats, charge: npt.NDArray[Any], event: Index) -> Mask:
         across = np.linalg.norm(np.cross(momentum[first], momentum[second]), axis=1)
         along = np.einsum("tc,tc->t", momentum[first], momentum[second])
         same = (along > 0) & (across < SAME_DIRECTION * along)
-        again[np.maximum(first, second)[same]] = True
-    return again
+        is_clone[np.maximum(first, second)[same]] = True
+    return is_clone

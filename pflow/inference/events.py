@@ -287,7 +287,7 @@ def reconstruct(
     # Impossible truth is no reason to refuse an event: it is not used.
     cleaned, left_out = leave_out(events.without_truth())
     if left_out:
-        error = events.error_of(events.without_truth().violations(again=True)[0])
+        error = events.error_of(events.without_truth().violations(clones=True)[0])
         warn(f"hits or tracks cannot be used and are left out; the first: {error}", LeftOutWarning)
     usable = usable_events(cleaned, max_hits, on_error)
     reconstruction = reconstruct_valid(usable, ready, on_error)

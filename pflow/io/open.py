@@ -337,7 +337,7 @@ class EventFile:
             # One by one, so that only the damaged entries are lost.
             events = concatenate([self._decode_one(entry, truth, refused) for entry in range(start, stop)])
         left_out = []
-        if violations := events.violations(again=True):
+        if violations := events.violations(clones=True):
             events, _ = leave_out(events)
             remaining = events.violations()
             # What is mended by leaving out objects concerned these alone; what remains spoils the entry.
@@ -520,8 +520,7 @@ def best_layout(directory: Any, path: str, detector: Detector | None = None) -> 
         if name == DEFAULT_LAYOUT and reader.has_note:
             return name
         events = first_entries(reader)
-        fits = None if events is None else geometry_fits(events, events.detector)
-        if fits:
+        if events is not None and geometry_fits(events, events.detector):
             return name
         # Some hits may have wrong places, which the checks say.
         if events is not None and geometry_fits(events, events.detector, roughly=True) is False:

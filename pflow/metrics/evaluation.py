@@ -196,9 +196,8 @@ class Evaluation:
         # An event that is bad for one algorithm is left out for all, so that all are compared on the same events.
         flags = np.bitwise_or.reduce([events.flags, *(reco.flags for reco in recos.values())])
         lists = {algorithm: reco.particles for algorithm, reco in recos.items()}
-        for algorithm, particles in (
-            lists if events.reference is None else {**lists, REFERENCE: events.reference}
-        ).items():
+        lists |= {} if events.reference is None else {REFERENCE: events.reference}
+        for algorithm, particles in lists.items():
             name = f"{algorithm} of {files[algorithm]}" if files and algorithm in files else algorithm
             faults = find_faults(particles, name=name, file=events.path or None, entries=events.entry)
             faults = {index: error for index, error in faults.items() if not flags[index] & Flag.BAD_INPUT}

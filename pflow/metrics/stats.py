@@ -88,7 +88,7 @@ def _paired(function: Callable[[Any, Any], Any], a: Number, b: Number) -> Number
     # If one of the numbers has no interval, the comparison has none.
     unknown = any(math.isnan(number.low) for number in (a, b))
     defined = replicas[np.isfinite(replicas)]
-    # Those of a stored scan are rounded to float32.
+    # Resamples of a stored scan have six digits.
     agree = not len(defined) or float(np.ptp(defined)) <= 1e-5 * max(abs(value), 1e-2)
     return Number.resampled(value, replicas, few=unknown or agree)
 

@@ -24,7 +24,7 @@ constexpr double same_direction = 1e-3, same_momentum = 0.05;  // rad, and relat
 constexpr double gev_per_tesla_mm = 0.299792458e-3;  // momentum of unit charge = this, field [T] and radius [mm]
 
 constexpr double most_unused = 0.1;  // MOST_UNUSED of pflow/event/events.py
-constexpr double hard = 2;  // GeV; HARD and MANY_BEHIND of pflow/io/edm4hep/reader.py
+constexpr double min_behind = 2;  // GeV; MIN_BEHIND and MANY_BEHIND of pflow/io/edm4hep/reader.py
 constexpr std::size_t many_behind = 5;
 constexpr double at_axis = 10, front = 0.9;  // mm; AT_AXIS and FRONT of pflow/io/edm4hep/reader.py
 
@@ -189,8 +189,8 @@ std::pair<Track, std::optional<Track>> make_track(const edm4hep::Track& object, 
   return {track, along};
 }
 
-/// Whether two tracks are of one particle: a clone of the track finder's, or another fit. As pflow.event.schema.
-bool is_again(const Track& a, const Track& b) {
+/// Whether two tracks are of one particle: a clone of the track finder's, or another fit. As `_is_clone` of pflow/event/schema.py.
+bool is_clone(const Track& a, const Track& b) {
   const Vector p{a.px, a.py, a.pz}, q{b.px, b.py, b.pz};
   const Vector across{p[1] * q[2] - p[2] * q[1], p[2] * q[0] - p[0] * q[2], p[0] * q[1] - p[1] * q[0]};
   const double along = dot(p, q), size = std::sqrt(dot(p, p)), other = std::sqrt(dot(q, q));
@@ -342,13 +342,13 @@ Event make_event(const Reconstructor& reconstructor, const std::vector<HitSource
   }
   std::int32_t index = 0;
   std::vector<Track> earlier;
-  std::vector<std::pair<std::size_t, Track>> behind;  // hard tracks with a state behind the IP, and these along the helix
+  std::vector<std::pair<std::size_t, Track>> behind;  // places of tracks with a state behind the IP; as followed
   std::size_t n_behind = 0, n_hard = 0;
   for (const auto* collection : tracks) {
     for (const edm4hep::Track& object : *collection) {
       const auto [track, along] =
           make_track(object, reconstructor.b_field(), reconstructor.face(), states_elsewhere);
-      const bool is_hard = std::hypot(track.px, track.py, track.pz) > hard;
+      const bool is_hard = std::hypot(track.px, track.py, track.pz) > min_behind;
       n_hard += is_hard, n_behind += is_hard && along;
       const auto is_unknown_or_below = [](std::initializer_list<float> numbers, double largest) {
         return std::none_of(numbers.begin(), numbers.end(), [=](float x) { return std::abs(x) > largest; });
@@ -356,7 +356,7 @@ Event make_event(const Reconstructor& reconstructor, const std::vector<HitSource
       if (is_possible({track.px, track.py, track.pz}, max_energy) &&
           is_unknown_or_below({track.calo_x, track.calo_y, track.calo_z}, max_length) &&
           is_unknown_or_below({track.calo_px, track.calo_py, track.calo_pz}, max_energy) &&
-          std::none_of(earlier.begin(), earlier.end(), [&](const Track& other) { return is_again(track, other); })) {
+          std::none_of(earlier.begin(), earlier.end(), [&](const Track& other) { return is_clone(track, other); })) {
         if (is_hard && along) behind.emplace_back(event.tracks.size(), *along);
         event.tracks.push_back(track);
         event.track_objects.push_back(object);

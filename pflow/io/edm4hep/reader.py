@@ -65,10 +65,8 @@ STATE = ("D0", "Z0", "phi", "omega", "tanLambda", "referencePoint.x", "reference
 
 FORWARD = 0.25  # collections whose hits all have a smaller r / |z| are of luminosity and other forward calorimeters
 COPY = 0.5  # a collection that shares more than this fraction of its cells with others is a copy of their hits
-HARD = 2.0  # GeV
-MANY_BEHIND = (
-    5  # of so many hard tracks of an event the state of one may be on the other side of the IP, and is not used
-)
+MIN_BEHIND = 2.0  # GeV of a track that bends too little to enter the calorimeter on the other side of the IP
+MANY_BEHIND = 5  # of so many of these in an event one may have its state there, which is not used
 MAX_LINKED = 10  # entries that are read to find the targets of links
 MOSTLY = 0.8  # fraction of links that must lead into the collections read; others: to detectors that are not described
 AT_AXIS = 10.0  # mm from the z axis, within which a reference point is at the IP
@@ -235,17 +233,15 @@ def choose_sources(
         "track_links": detector.track_links,
         "reference": detector.references,
     }
-    for part, names in others_named.items():
-        held = tuple(name for name in names if columns.has(name))
-        there[part] = held[:1] if part in FIRST_ONLY else held
-
     notes: MutableMapping[str, str] = ChainMap({}, file.notes)  # of its own: another detector may be tried
-    for part, member in FIRST_ONLY.items():
-        of_file = [name for name in others_named[part] if columns.has(name)]
-        if len(of_file) > 1 and (filled := [name for name in of_file if _is_filled(file, name, member)]):
-            there[part] = tuple(filled[:1])
-            if filled[0] != of_file[0]:
-                notes[of_file[0]] = f"{of_file[0]} is empty in the first entries, and {filled[0]} is read"
+    for part, names in others_named.items():
+        held = there[part] = tuple(name for name in names if columns.has(name))
+        if part in FIRST_ONLY and len(held) > 1:
+            first = next((name for name in held if _is_filled(file, name, FIRST_ONLY[part])), held[0])
+            there[part] = (first,)
+            if first != held[0]:
+                notes[held[0]] = f"{held[0]} is empty in the first entries, and {first} is read"
+
     read, absent = set(itertools.chain.from_iterable(there.values())), []
     for part, names in (named | others_named).items():
         # Of alternatives one is enough: the others are not missed.
@@ -492,7 +488,7 @@ def read_tracks(file: PodioFile, sources: Sources, span: range) -> ak.Array:
         momentum[:2] = np.where(away, perigee, momentum[:2])
         position = np.where(away, [-d0 * np.sin(phi), d0 * np.cos(phi), z0], position)
     # A hard track's state on the other side of the IP is of another track, unless there are many.
-    hard = (vertex >= 0) & (np.linalg.norm(momentum, axis=0)[vertex] > HARD)
+    hard = (vertex >= 0) & (np.linalg.norm(momentum, axis=0)[vertex] > MIN_BEHIND)
     behind = hard & (face >= 0) & (np.einsum("ct,ct->t", momentum[:, vertex], at_face[:3]) < 0)
     event, n_events = jagged.event_index(counts), len(counts)
     n_behind, n_hard = (np.bincount(event[rows], minlength=n_events) for rows in (behind, hard))
