@@ -17,6 +17,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from pflow.errors import ConfigError, first_line, warn
 from pflow.event.closure import HADRON_RESPONSE, HARD, KINDS, MIN_MOMENTUM, N_LAYERS
@@ -42,6 +43,9 @@ MIN_BESIDE, MIN_EVENTS_BESIDE = 20, 8  # hits and events of the next layer, from
 MANY_BESIDE = 100  # or its hits in fewer events
 MIN_ENTERING = 4  # fewest tracks into the barrel or the endcaps of an ECAL, of which one surely leaves hits
 LAYER_SCALE = 3.0  # largest plausible ratio of hits' energies in a layer to others'; 1.9 in thicker layers of the ILD
+SECTOR_SCALE = 2.3  # the same for `SECTORS` of azimuth with hits of some events; healthy files: up to 2.0
+MIN_EVENTS_SCALED = 3  # fewest events of such a sector
+MIN_SOFT, MAX_FAINT = 0.03, 0.2  # plausible shares of an event's hits; found: at least 0.054, at most 0.10
 SATURATED = 10  # hits of the same largest energy, from which on there is a limit
 
 CELLS = {"ecal": (11.0, 1.4), "hcal": (22.0, 1.6)}
@@ -199,6 +203,7 @@ CODES = "{:.0%} of the true particles have another charge than their PDG code sa
 OVERLAID = "{:.0%} of the energy of stable particles that shower is of overlaid background: no event has a signal"
 PARENTS = "{:.0%} of the particles of the simulation have no parent or one of less energy, or are stable as it is:"
 PARENTS += " parents or status are wrong"
+VERTICES = "the simulation's farthest vertices are at {:.2g} times the distance of the ECAL's face, in {n} events"
 BESIDE = "hits of a quarter of {n} photons, by links, lie more than {:.2g} rad beside them"
 OF_PHOTONS = "hits have {:.2f} times the energy of the {n} photons that they are linked to (median)"
 TRUE = "hits have {:.2f} times the energy of stable particles that shower"
@@ -206,6 +211,8 @@ TAUS = "{:.0%} of the targets of {n} events are taus, which the simulation decay
 NO_TARGET = "{:.1%} of the hits' energy belongs to no target"
 LINKED = "{{:.0%}} of the {} is linked to particles"
 TWO_HITS = "{{:.0%}} of the hits of {} lie in the cell of another one"
+ALWAYS = "{:.1%} of the energy of hits is in cells that fire in most of {n} events: they are hot, or all particles go"
+ALWAYS += " the same way"
 LOST = "no track leads to {:.0%} of the {n} places where charged particles enter the ECAL"
 NO_TRACK = ": tracks are lost, or hits lie elsewhere"
 SHARE = f"tracks of {{n}} events with {BUSY} or more have {{:.2f}} of the energy of their hits"
@@ -222,8 +229,10 @@ QUANTITIES: Mapping[str, tuple[Quantity, ...]] = {
             "units", "energy", TRUE, 1 / 30, 30.0, over="true", least=1, changes=np.log(3.0), relative=True
         ),
         Quantity("reference", "reference momentum", MASSLESS, 0.7, 1.05, over="reference", least=1),
+        Quantity("hot cells", "always", ALWAYS, high=0.0, over="energy"),
         Quantity("charges", "uncharged", UNCHARGED, high=0.1, over="tracks", counted="tracks", least=4),
         Quantity("codes", "wrong charges", CODES, high=0.1, over="particles", counted="particles", least=8),
+        Quantity("vertices", "vertex", VERTICES, 0.15, 5.0, 0.9, wrong=": is their unit mm?", least=20),
         Quantity("parents", "astray", PARENTS, high=0.05, over="n of parents", counted="n of parents", least=8),
         # What showers is counted roughly, and a single antiproton deposits more than its energy.
         Quantity("response", "energy", TRUE, 0.3, 1.5, over="true", counted="n true", least=20),
@@ -269,7 +278,7 @@ QUANTITIES: Mapping[str, tuple[Quantity, ...]] = {
     # Found: 0.02 to 0.18, of secondary particles.
     "stubs": (Quantity("lost tracks", "lost", LOST, high=0.3, wrong=NO_TRACK, halves=0.2, changes=0.3, least=5),),
     # Found: 0.6 in CLD's jets, 0.7 in the ILD's, 0.9 in taus; it goes with the field.
-    "busy": (Quantity("share of tracks", "momentum", SHARE, 0.5, 1.0, over="energy", wrong=PLAUSIBLE, least=3),),
+    "busy": (Quantity("share of tracks", "momentum", SHARE, 0.5, 1.0, over="energy", wrong=PLAUSIBLE, least=5),),
 }
 
 
@@ -301,7 +310,7 @@ def compare(scales: Scales, sample: SampleScales | None = None) -> list[Check]:
     """Check the scales of events, by themselves and against the training sample of a model."""
     if (detector := scales.detector) is None:
         return []
-    checks = [*_quantities(scales, detector, sample), *_each_event(scales), *_calorimeters(scales, detector)]
+    checks = [*_quantities(scales, detector, sample), *_each_event(scales, detector), *_calorimeters(scales, detector)]
     checks += [*_too_few(scales, detector), *_reconstructed(scales, detector), *_changes(scales, detector)]
     checks += [] if sample is None else _sample(scales, detector, sample)
     said: dict[str, dict[bool, dict[str, None]]] = {}  # texts by name and result, without repetition
@@ -387,17 +396,16 @@ def _empty_sectors(q: Quantity, table: Table, inside: Mask) -> str:
     """Sectors of azimuth in which a quantity is below the smallest plausible value, in words."""
     if q.sectors == -np.inf:
         return ""
-    texts, sector = [], np.floor(SECTORS / 2 * (np.arctan2(table["y"], table["x"]) / np.pi + 1))
+    texts, sector = [], _sector(table["x"], table["y"])
     for number in range(SECTORS):
         part = q.estimate(table, inside & (sector == number))
         if part.n >= MIN_TRACKS and part.value + SURE * part.sigma < q.sectors:
-            low, high = ((number + i) * 360 / SECTORS - 180 for i in (0, 1))
-            texts.append(f"{q.value(part)} of {part.n} between {low:g} and {high:g} degrees of azimuth")
+            texts.append(f"{q.value(part)} of {part.n} {_degrees(number)}")
     return ", ".join(texts)
 
 
-def _each_event(scales: Scales) -> Iterator[Check]:
-    """Find events that lack what others have, and events that begin with the hits of another one."""
+def _each_event(scales: Scales, detector: Detector) -> Iterator[Check]:
+    """Find events that lack what others have, those on another scale, and those that begin with another one's hits."""
     if not (table := scales.table("events")):
         return
     counts = {name: table[name] for name in MANY if name in table and np.count_nonzero(table[name]) >= 3}
@@ -419,6 +427,15 @@ def _each_event(scales: Scales) -> Iterator[Check]:
             if 2 * np.count_nonzero(empty & inside) < np.count_nonzero(inside):  # else all events lack them
                 text = f"{_entries(scales, trails, empty & inside)}: no hits of the ECAL where {MIN_ENTERING} or more"
                 yield Check("empty events", not (empty & inside).any(), f"{text} tracks enter its {region}")
+    for kind in KINDS:
+        name = f"hits of the {kind.upper()}"
+        soft, faint = table[f"soft {name}"], table[f"faint {name}"]
+        layered = any(part.kind == kind and part.n_layers >= N_LAYERS for part in detector.calorimeters)
+        # With energies of a few levels, a fifth of the hits is no scale.
+        if layered and np.isfinite(soft).any() and MIN_SOFT < np.nanmedian(soft) < 1 - MIN_SOFT:
+            odd = (soft < MIN_SOFT) | (faint > MAX_FAINT)
+            text = f"{_entries(scales, table, odd)}: energies of {name} are on another scale than in other events"
+            yield Check("scales of events", not odd.any(), text)
     momentum = table.get("momentum", np.zeros(1)).sum()
     if momentum > HARD and not table["n_hits"].any():
         yield Check("empty events", False, f"no event has hits, and their tracks have {momentum:.4g} GeV")
@@ -433,6 +450,7 @@ def _each_event(scales: Scales) -> Iterator[Check]:
 
 GENERAL = {
     "empty events": "no event lacks what others have",
+    "scales of events": "hits of all events are on the same scale",
     "events twice": "no two events begin with the same hits",
     "changes": "all parts of the file are alike",
     "cells": "hits of calorimeters have the energy of minimum ionising particles",
@@ -466,9 +484,14 @@ def _calorimeters(scales: Scales, detector: Detector) -> Iterator[Check]:
             text += f" {expected:.2g} GeV of layers of {length:g} radiation lengths"
             yield Check("cells", expected / factor - step < low.value < expected * factor + step, text)
 
-        scaled = _scaled_layers(energy, layer)
+        scaled = _scaled(energy, layer, LAYER_SCALE)
         text = f"{', '.join(f'{n} ({ratio:.2g} times)' for n, ratio in scaled)} of {part.name}"
         yield Check("cells", not scaled, f"hits have another energy than those of other layers in layer {text}")
+
+        sector = _sector(hits["x"][mine], hits["y"][mine])
+        scaled = _scaled(energy, np.where(_in_several(sector, hits["entry"][mine]), sector, -1), SECTOR_SCALE)
+        text = ", ".join(f"{ratio:.2g} times the energy of others {_degrees(n)}" for n, ratio in scaled)
+        yield Check("cells", not scaled, f"hits of {part.name} have {text}")
 
         # A readout of some bits has few values, and its largest one more often.
         if (n := np.count_nonzero(energy == energy.max())) > SATURATED and 2 * len(np.unique(energy)) > len(energy):
@@ -531,16 +554,35 @@ def _dead_layers(layer: Index, entry: Index, n_layers: int) -> Iterator[tuple[in
             yield low, high, int(n[beside])
 
 
-def _scaled_layers(energy: Floats, layer: Floats) -> list[tuple[int, float]]:
-    """Layers whose hits have less or more than `LAYER_SCALE` times the energy of other layers' hits, and the ratio."""
-    numbers, of_hit, n = np.unique(layer, return_inverse=True, return_counts=True)
+def _scaled(energy: Floats, part: npt.NDArray[Any], factor: float) -> list[tuple[int, float]]:
+    """Parts (layers, sectors) whose hits have less or more than `factor` times the energy of other parts' hits, and the
+    ratio; hits of a negative part are left out."""
+    energy, part = energy[part >= 0], part[part >= 0]
+    numbers, of_hit, n = np.unique(part, return_inverse=True, return_counts=True)
     lowest = np.array([np.quantile(energy[of_hit == i], LOWER) if n[i] >= MANY_NEAR else np.nan for i in range(len(n))])
     if np.count_nonzero(np.isfinite(lowest)) < 3:
         return []
     with np.errstate(divide="ignore"):
         ratio = lowest / np.nanmedian(lowest)
-        wrong = np.flatnonzero(np.abs(np.log(ratio)) > np.log(LAYER_SCALE))
-    return [(int(numbers[i]), float(ratio[i])) for i in wrong if numbers[i] >= 0]
+        wrong = np.flatnonzero(np.abs(np.log(ratio)) > np.log(factor))
+    return [(int(numbers[i]), float(ratio[i])) for i in wrong]
+
+
+def _in_several(part: Index, entry: Index) -> Mask:
+    """Whether the part of each hit has hits of `MIN_EVENTS_SCALED` events: one shower's may lie in thicker layers."""
+    pairs = np.unique(np.stack([part, entry]), axis=1)
+    return np.asarray(np.bincount(pairs[0], minlength=SECTORS)[part] >= MIN_EVENTS_SCALED)
+
+
+def _sector(x: Floats, y: Floats) -> Index:
+    """Number of each place among `SECTORS` of azimuth, from -180 degrees."""
+    return np.floor(SECTORS / 2 * (np.arctan2(y, x) / np.pi + 1)).astype(np.int64) % SECTORS
+
+
+def _degrees(sector: int) -> str:
+    """A sector in words."""
+    low, high = ((sector + i) * 360 / SECTORS - 180 for i in (0, 1))
+    return f"between {low:g} and {high:g} degrees of azimuth"
 
 
 def _reconstructed(scales: Scales, detector: Detector) -> Iterator[Check]:

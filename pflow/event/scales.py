@@ -32,6 +32,9 @@ CHARGE_ROUNDING = 0.01  # largest difference, e, of a charge from the PDG's that
 MAX_ROWS = 100_000  # of a table; more are thinned evenly
 MAX_HITS = 10_000  # of a chunk, from all its events, that are compared one by one with their calorimeter's description
 ONE_IN = 16  # of so many cells, one is checked for a second hit
+HOT, MIN_HOT = 0.1, 8  # GeV of a cell that may fire in each event, and fewest events to say so
+BELOW, MIN_BELOW = {"soft": 1.3, "faint": 0.5}, 100
+"""Factors on the fifth of a chunk's hit energies below which hits are soft and faint; fewest hits for their share."""
 OFF_GRID = 0.29  # shift of positions before rounding, in quarters of a cell: cell centres may end in halves
 
 REACH = 1.1  # largest plausible ratio of the radius of a state to the diameter of the track's circle
@@ -198,6 +201,12 @@ def _of_events(events: Events, particles: ak.Array | None) -> dict[str, npt.NDAr
     table = {"event": np.arange(n), "energy": total, "n_hits": counts}
     for name, number in (("hits of the ECAL", ECAL), ("hits of the HCAL", HCAL)):
         table[name] = np.bincount(event[kind == number], minlength=n)
+        mine = np.flatnonzero((kind == number) & (energy > 0))
+        low = np.quantile(energy[mine[:: 1 + len(mine) // MAX_HITS]], 0.2) if len(mine) else 0.0
+        n_hits = np.bincount(event[mine], minlength=n)
+        for what, factor in BELOW.items():
+            n_below = np.bincount(event[mine[energy[mine] < factor * low]], minlength=n)
+            table[f"{what} {name}"] = np.where(n_hits >= MIN_BELOW, n_below / np.maximum(n_hits, 1), np.nan)
     x, y, z = (hits[f"position.{axis}"].astype(np.float64) for axis in "xyz")
     table["start"], table["place"] = first_hits(events).T
     weight = energy / np.maximum(np.sqrt(x * x + y * y + z * z), 1.0)  # hits that were left out are at the origin
@@ -258,6 +267,7 @@ def _of_truth(events: Events, targets: Mapping[str, Any] | None) -> dict[str, np
     whole = np.where(_total(events.truth, visible & (np.abs(truth["pdg"]) == TAU)) > 0, np.nan, with_hits)
     table["visible"], table["n visible"] = whole * of_all, whole * _total(events.truth, visible)
     table |= {"n true": _total(events.truth, showers)} | _of_particles(events.truth, truth, status)
+    table["vertex"] = _farthest(events, truth)
     if events.hit_links is not None:
         linked = np.zeros(len(energy), dtype=np.bool_)
         linked[Links.of(events.hit_links).flat_source(jagged.count(events.hits))] = True
@@ -293,6 +303,17 @@ def _of_particles(records: ak.Array, truth: Table, status: tuple[int, ...]) -> d
         "n of parents": (made | of_stable) & stable.any(),
     }
     return {"particles": counts} | {name: _total(records, of) for name, of in columns.items()}
+
+
+def _farthest(events: Events, truth: Table) -> Floats:
+    """Distance of each event's farthest vertex of a particle that the simulation made, over the distance of the ECAL's
+    face: in radius or along z, whichever is larger; NaN without one."""
+    x, y, z = (truth[f"vertex.{axis}"].astype(np.float64) for axis in "xyz")
+    detector, farthest = events.detector, np.full(len(events), np.nan)
+    place = np.maximum(np.hypot(x, y) / detector.ecal_inner_radius, np.abs(z) / detector.ecal_inner_z)
+    made = truth["status"] == 0
+    np.fmax.at(farthest, jagged.event_index(jagged.count(events.truth))[made], place[made])
+    return farthest
 
 
 def _of_photons(events: Events) -> dict[str, npt.NDArray[Any]]:
@@ -342,7 +363,8 @@ def _of_reference(events: Events) -> dict[str, npt.NDArray[Any]]:
 
 
 def _of_cells(events: Events) -> dict[str, npt.NDArray[Any]]:
-    """Of each event and calorimeter, the number of hits in one of `ONE_IN` cells, and of those not alone in theirs."""
+    """Of each event and calorimeter, the number of hits in one of `ONE_IN` cells, and of those not alone in theirs;
+    ``always``, energy in cells with more than `HOT` in most of the events, GeV, NaN of few events."""
     detector, hits = events.detector, jagged.columns(events.hits)
     number = hits["subdetector"]
     inverse = np.array([1 / min(1.0, (part.cell_size or 4.0) / 4) for part in detector.calorimeters], np.float32)
@@ -354,16 +376,22 @@ def _of_cells(events: Events) -> dict[str, npt.NDArray[Any]]:
     code = (code ^ (code >> 29)) * 0x3F58476D1CE4E5B9
     looked_at = (code >> 32) % ONE_IN == 0
     chosen = np.flatnonzero(looked_at & (hits["energy"] > 0) & (kind_index(detector)[number] <= HCAL))
+    event, n_events = jagged.event_index(jagged.count(events.hits)), np.count_nonzero(jagged.count(events.hits))
+    hot = np.flatnonzero(hits["energy"] > HOT)
+    _, cell = np.unique(code[hot], return_inverse=True)
+    fires = np.unique(np.stack([cell, event[hot]]), axis=1)[0]  # of each cell and event once
+    hot = hot[2 * np.bincount(fires)[cell] > n_events]
+    always = np.bincount(event[hot], hits["energy"][hot], len(events))
     # With the event added, hits of two events in the same cell are not taken for two hits of one.
-    code = code[chosen] + jagged.event_index(jagged.count(events.hits))[chosen]
-    _, cell, n_hits = np.unique(code, return_inverse=True, return_counts=True)
-    return _by_part(events, chosen, cells=np.ones(len(chosen)), twice=n_hits[cell] > 1)
+    _, cell, n_hits = np.unique(code[chosen] + event[chosen], return_inverse=True, return_counts=True)
+    sums = _by_part(events, chosen, cells=np.ones(len(chosen)), twice=n_hits[cell] > 1)
+    return sums | {"always": np.where(n_events >= MIN_HOT, always, np.nan)}
 
 
 def _of_hits(events: Events, depth: Floats) -> dict[str, npt.NDArray[Any]]:
-    """Columns of some `MAX_HITS` hits of ECAL and HCAL: number of their `part`, `energy`, GeV, `layer`, and `depth`
-    behind the face, mm; and, for the size of cells, distance to the nearest hit, `neighbour`, mm, in the fullest layer
-    of each calorimeter, of the event with the most hits in it; NaN if not known."""
+    """Columns of some `MAX_HITS` hits of ECAL and HCAL: number of their `part`, `energy`, GeV, `layer`, `depth` behind
+    the face, `x` and `y`, mm; and, for the size of cells, distance to the nearest hit, `neighbour`, mm, in the fullest
+    layer of each calorimeter, of the event with the most hits in it; NaN if not known."""
     from scipy.spatial import KDTree  # here: its import takes a twentieth of the start of a reconstruction
 
     hits = jagged.columns(events.hits)
@@ -384,7 +412,7 @@ def _of_hits(events: Events, depth: Floats) -> dict[str, npt.NDArray[Any]]:
             neighbour[fullest] = KDTree(position[fullest]).query(position[fullest], k=2)[0][:, 1]
             rows.append(fullest)
     columns = {"part": hits["subdetector"], "energy": hits["energy"], "layer": hits["layer"]}
-    columns |= {"event": event, "depth": depth, "neighbour": neighbour}
+    columns |= {"event": event, "depth": depth, "neighbour": neighbour, "x": position[:, 0], "y": position[:, 1]}
     # Hits of the fullest layers may be among the evenly spaced ones, too.
     chosen = np.unique(np.concatenate(rows))
     return {name: values[chosen] for name, values in columns.items()}

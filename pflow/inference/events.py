@@ -20,7 +20,7 @@ from pflow.checkpoint import TrainedModel, load_model
 from pflow.data.dataset import Padder, collate, cut
 from pflow.errors import ConfigError, InputError, check_choice, check_type, first_line, warn
 from pflow.event import jagged
-from pflow.event.checks import compare, warn_of
+from pflow.event.checks import compare, problems, warn_of
 from pflow.event.events import (
     MOST_UNUSED,
     TRUTH_OPTIONS,
@@ -401,6 +401,8 @@ def finite_events(
 ) -> Reconstruction:
     """Remove the particles of the events `not_finite`, bool [event], for which the model gave impossible numbers."""
     text = f"the model '{model}' gives numbers that are not finite, or above {MAX_ENERGY:g} GeV, for this event"
+    if not_finite.any() and (said := problems(compare(measure(events)))):  # which is likely the reason
+        text += f"; {said}"
     errors = [events.error(text, index=index) for index in np.flatnonzero(not_finite)]
     give_up(errors, len(events), on_error)
     return reconstruction.emptied(not_finite, Flag.NOT_FINITE)

@@ -299,6 +299,36 @@ def reference_before(events):
     return dataclasses.replace(events, reference=events.reference[np.roll(np.arange(len(events)), 1)])
 
 
+def one_event(factor):
+    """The energies of the hits of one event on another scale."""
+
+    def change(events):
+        scale = np.where(jagged.event_index(ak.num(events.hits)) == 3, factor, 1.0)
+        return hits(lambda columns: {"energy": scale * columns["energy"]})(events)
+
+    return change
+
+
+def octant(factor):
+    def change(columns):
+        inside = np.abs(np.arctan2(columns["position.y"], columns["position.x"]) - 1.0) < np.pi / 8
+        return {"energy": np.where(inside, factor, 1.0) * columns["energy"]}
+
+    return hits(change)
+
+
+def with_a_hot_cell(events):
+    """The second hit of the first event is in all events, with 0.5 GeV."""
+    hot = ak.with_field(events.hits[np.zeros(len(events), int), 1:2], np.full((len(events), 1), 0.5), "energy")
+    return dataclasses.replace(events.without_truth(), hits=ak.concatenate([events.hits, hot], axis=1))
+
+
+def vertices(factor):
+    """Of 20 and 24 events."""
+    change = truth(lambda columns: {f"vertex.{axis}": factor * columns[f"vertex.{axis}"] for axis in "xyz"})
+    return lambda events: change(concatenate(4 * [events]))
+
+
 DEAD = r"no hits of (?!.*no hits){} are in layers {} to {}, and \d+ in one beside these"
 
 
@@ -319,6 +349,24 @@ DEAD = r"no hits of (?!.*no hits){} are in layers {} to {}, and \d+ in one besid
         (
             hits(lambda columns: {"energy": np.where(columns["layer"] == 8, 8, 1) * columns["energy"]}, "ecal"),
             r"hits have another energy than those of other layers in layer 8 \([678].* times\) of ecal_barrel",
+        ),
+        (octant(3.0), r"hits of ecal_barrel have (2\.\d|3) times the energy of others between 45 and 67\.5 degrees"),
+        (octant(0.3), r"hits of ecal_barrel have .*0\.[234]\d* times the energy of others between 45 and 67\.5 degrees"),
+        (
+            one_event(5.0),
+            "entry 3: energies of hits of the ECAL .*; entry 3: energies of hits of the HCAL are on another",
+        ),
+        (
+            one_event(0.2),
+            "entry 3: energies of hits of the ECAL .*; entry 3: energies of hits of the HCAL are on another",
+        ),
+        (
+            vertices(0.1),
+            r"farthest vertices are at 0\.0\d+ times .* of the ECAL's face, in 2\d events: is their unit mm",
+        ),
+        (
+            vertices(10.0),
+            r"farthest vertices are at 9\.\d times .* of the ECAL's face, in 2\d events: is their unit mm",
         ),
         (copied_into("hcal", "hcal_barrel"), r"100% of the hits of hcal_endcap lie in the cell of another one"),
         (positive, r"4\d% of \d+ tracks bend to the other side than their charge says in the barrel"),
@@ -389,7 +437,12 @@ def described(**changes):
     [
         (
             lambda events: concatenate([events[:20].without_truth(), energy(1000.0)(events[20:].without_truth())]),
+            r"entries 20 to 24: energies of hits of the ECAL are on another scale than in other events; .*; "
             r"entries 20 to 24: hits of the ECAL have \d+\.\d GeV in 5 events; 0\.0\d+ in others",
+        ),
+        (
+            with_a_hot_cell,
+            r"\d\.\d% of the energy of hits is in cells that fire in most of 25 events: they are hot, .*",
         ),
         (
             lambda events: described(layers=())(energy(1000.0)(events.without_truth())),
@@ -480,8 +533,8 @@ def test_a_change_within_a_file_is_said_with_the_entries(cld_rec):
     before = [dataclasses.replace(cld_rec.without_truth(), entry=np.arange(i, i + 5)) for i in range(0, 50, 5)]
     total = sum(map(measure, before), Scales())
     assert len(total.table("events")["entry"]) == 10 * len(part.table("events")["entry"])
-    # What one event has in the last layers is there ten times, too.
-    assert {check.name for check in compare(total) if not check.good} <= {"events twice", "layers"}
+    # What one event has in the last layers, or between two azimuths, is there ten times, too.
+    assert {check.name for check in compare(total) if not check.good} <= {"events twice", "layers", "cells"}
     for factor in (1000.0, 3.0):
         (said,) = (check.text for check in compare(total + measure(energy(factor)(later))) if check.name == "changes")
         assert re.search(r"entries 50 to 51: a minimum ionising particle leaves .* in others", said), said
@@ -513,8 +566,8 @@ def test_truth_links_and_cells_that_change_within_a_file_are_said(cld_rec, chang
     before = cld_rec if events.has_truth else cld_rec.without_truth()
     chunks = [dataclasses.replace(before, entry=np.arange(i, i + 5)) for i in range(0, 50, 5)]
     total = sum((measure(chunk, targets={}) for chunk in chunks), Scales())
-    # What one event has in the last layers is there ten times, too.
-    assert {check.name for check in compare(total) if not check.good} <= {"events twice", "layers"}
+    # What one event has in the last layers, or between two azimuths, is there ten times, too.
+    assert {check.name for check in compare(total) if not check.good} <= {"events twice", "layers", "cells"}
     total += measure(dataclasses.replace(events, entry=np.arange(50, 55)), targets={})
     (text,) = (check.text for check in compare(total) if check.name == "changes")
     assert re.search(f"entries 50 to 54: {said}", text), text
