@@ -37,16 +37,18 @@ MIN_TRACKS, MIN_HALF = 8, 20  # fewest tracks in the barrel or the endcaps, and 
 MIN_HITS = 200  # fewest hits of a calorimeter
 SCATTER = 0.06  # largest difference of the quartiles of momentum errors of particles from the IP
 N_BLOCKS = 25  # parts of a file that are compared,
-BLOCK = {"trails": 20, "stubs": 20, "photons": 20, "events": 5}  # and their smallest sizes
+BLOCK = {"trails": 20, "stubs": 20, "linked": 20, "events": 5}  # and their smallest sizes
 SECTORS = 16  # parts of azimuth: an octant that has no hits holds one of them as a whole
 MIN_BESIDE, MIN_EVENTS_BESIDE = 20, 8  # hits and events of the next layer, from which on a layer without any is dead,
 MANY_BESIDE = 100  # or its hits in fewer events
+MIN_OTHERS, CHANCE = 10, 1e-3  # fewest events beside a run that lacks hits, and its largest probability to be said
 MIN_ENTERING = 4  # fewest tracks into the barrel or the endcaps of an ECAL, of which one surely leaves hits
 LAYER_SCALE = 3.0  # largest plausible ratio of hits' energies in a layer to others'; 1.9 in thicker layers of the ILD
-SECTOR_SCALE = 2.3  # the same for `SECTORS` of azimuth with hits of some events; healthy files: up to 2.0
-MIN_EVENTS_SCALED = 3  # fewest events of such a sector
+GROUP_SCALE = 2.3  # the same for a sector of azimuth, a side, ...; healthy files: up to 2.0
+MIN_EVENTS_SCALED = 3  # fewest events of such a group
 MIN_SOFT, MAX_FAINT = 0.03, 0.2  # plausible shares of an event's hits; found: at least 0.054, at most 0.10
-SATURATED = 10  # hits of the same largest energy, from which on there is a limit
+NEAR_LARGEST, SATURATED = 0.9, 10  # of the largest energy, and hits above it, from which on there is a limit
+DEEP = 20  # first layer of an HCAL's deep ones
 
 CELLS = {"ecal": (11.0, 1.4), "hcal": (22.0, 1.6)}
 """Expected `LOWER` quantile of the hit energies, MeV per radiation length of a layer, and largest plausible ratio to
@@ -198,21 +200,25 @@ PT_RATIO = "transverse momenta of tracks are {:.3f} times their {n} particles' m
 ANGLE = "tracks are {:.2g} rad from their {n} particles (median)"
 NOT_REACHED = "{:.0%} of {n} tracks cannot reach their state at the calorimeter in the field"
 MASSLESS = "momenta of the particles of the reference are {:.2f} of their energies"
+TRACKLESS = "{:.0%} of the charged particles of the reference have no track of their charge and momentum"
 ALONE = "{:.0%} of the {n} hardest neutral particles of the reference have no hits with their energy around them"
 CODES = "{:.0%} of the true particles have another charge than their PDG code says, or an unknown code"
 OVERLAID = "{:.0%} of the energy of stable particles that shower is of overlaid background: no event has a signal"
-PARENTS = "{:.0%} of the particles of the simulation have no parent or one of less energy, or are stable as it is:"
-PARENTS += " parents or status are wrong"
+PARENTS = "{:.0%} of the particles of the simulation have no parent or one of less energy, or are stable as it is"
 VERTICES = "the simulation's farthest vertices are at {:.2g} times the distance of the ECAL's face, in {n} events"
 BESIDE = "hits of a quarter of {n} photons, by links, lie more than {:.2g} rad beside them"
-OF_PHOTONS = "hits have {:.2f} times the energy of the {n} photons that they are linked to (median)"
+OF_LINKED = "hits have {{:.2f}} times the energy of the {{n}} {} that they are linked to (median)"
+IN_AN_HCAL = "{{:.0%}} of the energy of {{n}} {}, by links, is in an HCAL"
+ANOTHER = ": are they of another class?"
+OFF_TRACKS = "{:.0%} of {n} tracks have the momentum (to 10%) and direction (to 0.03 rad) of their particles"
+OFF_HARD = OFF_TRACKS.replace("tracks", "tracks above 5 GeV")
 TRUE = "hits have {:.2f} times the energy of stable particles that shower"
 TAUS = "{:.0%} of the targets of {n} events are taus, which the simulation decayed: give rule 'entering'"
 NO_TARGET = "{:.1%} of the hits' energy belongs to no target"
 LINKED = "{{:.0%}} of the {} is linked to particles"
 TWO_HITS = "{{:.0%}} of the hits of {} lie in the cell of another one"
-ALWAYS = "{:.1%} of the energy of hits is in cells that fire in most of {n} events: they are hot, or all particles go"
-ALWAYS += " the same way"
+ALWAYS = "{:.1%} of the energy of hits is in cells that fire in most of {n} events"
+HOT_CELLS = ": they are hot, or all particles go the same way"
 LOST = "no track leads to {:.0%} of the {n} places where charged particles enter the ECAL"
 NO_TRACK = ": tracks are lost, or hits lie elsewhere"
 SHARE = f"tracks of {{n}} events with {BUSY} or more have {{:.2f}} of the energy of their hits"
@@ -229,11 +235,29 @@ QUANTITIES: Mapping[str, tuple[Quantity, ...]] = {
             "units", "energy", TRUE, 1 / 30, 30.0, over="true", least=1, changes=np.log(3.0), relative=True
         ),
         Quantity("reference", "reference momentum", MASSLESS, 0.7, 1.05, over="reference", least=1),
-        Quantity("hot cells", "always", ALWAYS, high=0.0, over="energy"),
+        Quantity(
+            "charged reference",
+            "without track",
+            TRACKLESS,
+            high=0.2,
+            over="charged reference",
+            counted="charged reference",
+            changes=0.5,
+        ),
+        Quantity("hot cells", "always", ALWAYS, high=0.0, over="energy", wrong=HOT_CELLS),
         Quantity("charges", "uncharged", UNCHARGED, high=0.1, over="tracks", counted="tracks", least=4),
         Quantity("codes", "wrong charges", CODES, high=0.1, over="particles", counted="particles", least=8),
         Quantity("vertices", "vertex", VERTICES, 0.15, 5.0, 0.9, wrong=": is their unit mm?", least=20),
-        Quantity("parents", "astray", PARENTS, high=0.05, over="n of parents", counted="n of parents", least=8),
+        Quantity(
+            "parents",
+            "astray",
+            PARENTS,
+            high=0.05,
+            over="n of parents",
+            counted="n of parents",
+            least=8,
+            wrong=": parents or status are wrong",
+        ),
         # What showers is counted roughly, and a single antiproton deposits more than its energy.
         Quantity("response", "energy", TRUE, 0.3, 1.5, over="true", counted="n true", least=20),
         Quantity("targets", "overlay", OVERLAID, high=0.999, over="true", least=1),
@@ -244,15 +268,22 @@ QUANTITIES: Mapping[str, tuple[Quantity, ...]] = {
         Quantity("links", "linked", LINKED.format("tracks"), 0.75),
         Quantity("reach", "beyond", NOT_REACHED, high=0.4),
         Quantity("field", "pt_ratio", PT_RATIO, 0.98, 1.02, 0.5, wrong="; {fit:.3g} T would fit"),
+        Quantity("momenta", "right", OFF_TRACKS, 0.85, sectors=0.6, halves=0.15),
+        Quantity("momenta", "hard right", OFF_HARD, 0.85),
         Quantity("track directions", "angle", ANGLE, high=0.005, quantile=0.5),
     ),
     # Found: at most 0.08; of other events at least 0.88.
     "reference": (
         Quantity("reference hits", "alone", ALONE, high=0.4, wrong=": is it of other events?", changes=0.5, least=4),
     ),
-    "photons": (
+    "linked": (
         Quantity("photons", "angle", BESIDE, high=0.01, quantile=0.75),
-        Quantity("photons", "energy", OF_PHOTONS, 0.9, 1.2, 0.5, changes=0.15, relative=True),
+        Quantity("photons", "photon", OF_LINKED.format("photons"), 0.9, 1.2, 0.5, changes=0.15, relative=True),
+        # Found: 0.13 to 0.43, 0.70 to 0.93, 0.42 to 0.81, and 0.
+        Quantity("classes", "muon", OF_LINKED.format("muons"), high=0.6, quantile=0.5, wrong=ANOTHER),
+        Quantity("classes", "neutral", OF_LINKED.format("neutral hadrons"), 0.5, 1.3, 0.5, wrong=ANOTHER),
+        Quantity("classes", "neutral share", IN_AN_HCAL.format("neutral hadrons"), 0.15, quantile=0.5, wrong=ANOTHER),
+        Quantity("classes", "electron share", IN_AN_HCAL.format("electrons"), high=0.2, wrong=ANOTHER),
     ),
     "trails": (  # lengths in cells
         Quantity("entries", "trail", ENTRIES, 0.65, halves=0.15, sectors=0.4, changes=0.3),
@@ -272,6 +303,7 @@ QUANTITIES: Mapping[str, tuple[Quantity, ...]] = {
         ),
         Quantity("tracks twice", "twice", COPIES, high=0.1),
         Quantity("links of trails", "own", OWN, 0.9, changes=0.2),
+        Quantity("links of trails", "hcal_own", OWN.replace("enter", "enter the HCAL"), 0.6, changes=0.3),
         # Sure with fewer tracks than the mean, which one track in the wrong place changes.
         Quantity("links of trails", "own", HALF_OWN, 0.9, quantile=0.5),
     ),
@@ -360,9 +392,9 @@ def _quantities(scales: Scales, detector: Detector, sample: SampleScales | None)
             expected = None if sample is None or estimate.n < MIN_HALF else sample.trails.get(q.column)
             step = 0.0 if q.name in EXACT else SURE * estimate.sigma
             good, more = q.low - step <= estimate.value <= q.high + step, ""
-            if not good and estimate.value:
-                more = q.wrong.format(fit=detector.b_field / estimate.value, b_field=detector.b_field)
-            elif good and expected:
+            if not good:
+                more = q.wrong.format(fit=detector.b_field / (estimate.value or np.inf), b_field=detector.b_field)
+            elif expected:
                 good = not q.differ(estimate, Estimate(expected, 0.0, 0), np.log(NARROWED[q.column]))
                 more = "" if good else f", and in the training sample of the model {expected:.3g}"
             yield Check(q.name, good, text + more)
@@ -427,6 +459,11 @@ def _each_event(scales: Scales, detector: Detector) -> Iterator[Check]:
             if 2 * np.count_nonzero(empty & inside) < np.count_nonzero(inside):  # else all events lack them
                 text = f"{_entries(scales, trails, empty & inside)}: no hits of the ECAL where {MIN_ENTERING} or more"
                 yield Check("empty events", not (empty & inside).any(), f"{text} tracks enter its {region}")
+    for part in (part.name for part in detector.calorimeters if part.kind in KINDS):
+        text = (
+            f"{_entries(scales, table, empty := _run_without(table, f'hits {part}'))}: no hits of {part}, which other"
+        )
+        yield Check("empty events", not empty.any(), f"{text} events have")
     for kind in KINDS:
         name = f"hits of the {kind.upper()}"
         soft, faint = table[f"soft {name}"], table[f"faint {name}"]
@@ -446,6 +483,21 @@ def _each_event(scales: Scales, detector: Detector) -> Iterator[Check]:
     text = f"{_entries(scales, table, again)}: {np.count_nonzero(again)} events begin with the hits of another one:"
     text += " they are there twice, or lists of hits were not emptied between events"
     yield Check("events twice", not again.any(), text)
+
+
+def _run_without(table: Table, column: str) -> Mask:
+    """Events of many particles, one after the other, of which none has what nearly all others have."""
+    busy = np.all(
+        [table[name] >= least for name, least in MANY.items() if name in table and "HCAL" not in name], axis=0
+    )
+    busy = np.flatnonzero(busy)
+    busy = busy[np.lexsort((table["entry"][busy], table["file"][busy]))]
+    edges = np.flatnonzero(np.diff(table[column][busy] == 0, prepend=False, append=False))
+    begin, end = max(edges.reshape(-1, 2).tolist(), key=lambda run: run[1] - run[0], default=(0, 0))
+    others = np.delete(table[column][busy], slice(begin, end)) == 0
+    # There are as many places for a run as events.
+    by_chance = len(busy) * max(others.mean(), 1 / len(others)) ** (end - begin) if len(others) >= MIN_OTHERS else 1.0
+    return np.isin(np.arange(len(table[column])), busy[begin:end]) & (by_chance < CHANCE)
 
 
 GENERAL = {
@@ -488,14 +540,20 @@ def _calorimeters(scales: Scales, detector: Detector) -> Iterator[Check]:
         text = f"{', '.join(f'{n} ({ratio:.2g} times)' for n, ratio in scaled)} of {part.name}"
         yield Check("cells", not scaled, f"hits have another energy than those of other layers in layer {text}")
 
-        sector = _sector(hits["x"][mine], hits["y"][mine])
-        scaled = _scaled(energy, np.where(_in_several(sector, hits["entry"][mine]), sector, -1), SECTOR_SCALE)
-        text = ", ".join(f"{ratio:.2g} times the energy of others {_degrees(n)}" for n, ratio in scaled)
-        yield Check("cells", not scaled, f"hits of {part.name} have {text}")
+        sector, entry = _sector(hits["x"][mine], hits["y"][mine]), hits["entry"][mine]
+        several = _in_several(sector, entry)
+        scaled_at = [(_degrees(n), ratio) for n, ratio in _scaled(energy, np.where(several, sector, -1), GROUP_SCALE)]
+        groups = {"at +z": hits["z"][mine] > 0, "in layers of even number": layer % 2 == 0}
+        groups |= {f"from layer {DEEP} on": layer >= DEEP} if part.kind == "hcal" else {}
+        ratios = [(where, _ratio(energy, inside, entry)) for where, inside in groups.items()]
+        scaled_at += [(where, ratio) for where, ratio in ratios if abs(np.log(ratio)) > np.log(GROUP_SCALE)]
+        text = ", ".join(f"{ratio:.2g} times the energy of others {where}" for where, ratio in scaled_at)
+        yield Check("cells", not scaled_at, f"hits of {part.name} have {text}")
 
-        # A readout of some bits has few values, and its largest one more often.
-        if (n := np.count_nonzero(energy == energy.max())) > SATURATED and 2 * len(np.unique(energy)) > len(energy):
-            text = f"{n} of {len(energy)} hits of {part.name} have the same largest energy, {energy.max():.3g} GeV"
+        # A readout of some bits has few values, and its largest one more often; crystals see whole showers.
+        n = np.count_nonzero(energy > NEAR_LARGEST * energy.max())
+        if n > SATURATED and part.n_layers >= N_LAYERS and 2 * len(np.unique(energy)) > len(energy):
+            text = f"{n} of {len(energy)} hits of {part.name} have nearly the largest energy, {energy.max():.3g} GeV"
             yield Check("cells", False, f"{text}: they are cut off, or saturated")
 
         neighbour = neighbour[neighbour > min(1.0, (part.cell_size or 4.0) / 4)]  # not in the same cell
@@ -568,10 +626,19 @@ def _scaled(energy: Floats, part: npt.NDArray[Any], factor: float) -> list[tuple
     return [(int(numbers[i]), float(ratio[i])) for i in wrong]
 
 
+def _ratio(energy: Floats, inside: Mask, entry: Index) -> float:
+    """Energy of the hits inside over others', by `LOWER` quantiles; 1 where either are few, or of few events."""
+    groups = inside, ~inside
+    if any(group.sum() < MANY_NEAR or len(np.unique(entry[group])) < MIN_EVENTS_SCALED for group in groups):
+        return 1.0
+    first, second = (np.quantile(energy[group], LOWER) for group in groups)
+    return float(first / second)
+
+
 def _in_several(part: Index, entry: Index) -> Mask:
     """Whether the part of each hit has hits of `MIN_EVENTS_SCALED` events: one shower's may lie in thicker layers."""
     pairs = np.unique(np.stack([part, entry]), axis=1)
-    return np.asarray(np.bincount(pairs[0], minlength=SECTORS)[part] >= MIN_EVENTS_SCALED)
+    return np.asarray(np.bincount(pairs[0])[part] >= MIN_EVENTS_SCALED)
 
 
 def _sector(x: Floats, y: Floats) -> Index:

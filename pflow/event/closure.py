@@ -83,7 +83,7 @@ class TrackDeposits:
     from the IP leads to ``calo_position``; ``momentum``, relative error of momentum and field by the place of the
     trail; ``opposite``, whether it is that of the other charge; ``response``, energy in `NARROW` over momentum of
     hadrons; ``twice``, whether another track enters there; ``own``, share of the hits that are linked to the track's
-    particle.
+    particle, and ``hcal_own`` of those in an HCAL.
     """
 
     momentum: Floats
@@ -110,6 +110,8 @@ class TrackDeposits:
         parts = events.detector.calorimeters
         hcal = float(np.mean([part.hadron_scale or 1.0 for part in parts if part.kind == "hcal"] or [1.0]))
         ecal = float(np.mean([part.electron_scale for part in parts if part.kind == "ecal"] or [1.0]))
+        if "hcal_own" in trails:  # in a dense jet the hits behind a track are also others'
+            trails["hcal_own"] = _where(separation > ALONE, trails["hcal_own"])
         muons = trails.pop("thin") & (hcal * narrow[:, 0] < MOST_OF_MUON)
         with np.errstate(divide="ignore", invalid="ignore"):
             trails["response"] = _where(deposits.hadrons(hcal) & ~muons, (narrow @ np.array([hcal, ecal])) / tracks.p)
@@ -239,10 +241,17 @@ class _Entries:
 
 def _cones(events: Events, position: Single, distance: Single, tracks: _Entries) -> tuple[Floats, Floats, Floats]:
     """Energies in `NARROW` and in `ALONE` around each entry, GeV [track, 2], in an HCAL and elsewhere, and the angle to
-    the nearest entry, rad [track]; energies are 0 where it is below `ALONE`."""
+    the nearest entry, rad [track]; energies are 0 where it is below `ALONE`. In an HCAL they are on the mean scale of
+    the HCALs, whose `hadron_scale` may differ."""
     columns = jagged.columns(events.hits)
     is_hcal = kind_index(events.detector)[columns["subdetector"]] == HCAL
     energy = np.maximum(columns["energy"], 0.0)  # 0 of hits that were left out
+    scales = np.array([part.hadron_scale or 1.0 for part in events.detector.calorimeters])
+    of_hcal = [part.kind == "hcal" for part in events.detector.calorimeters]
+    energy = (
+        energy
+        * np.where(of_hcal, scales / np.mean(scales[of_hcal] if any(of_hcal) else 1.0), 1.0)[columns["subdetector"]]
+    )
     n, single = len(tracks.index), tracks.towards[tracks.index].astype(np.float32)
     (narrow, wide), separation = np.zeros((2, n, 2)), np.full(n, np.inf)
     of_hits = itertools.pairwise(jagged.offsets(jagged.count(events.hits)))
@@ -382,13 +391,15 @@ def _trails(events: Events, hits: _FirstHits, tracks: _Entries) -> dict[str, npt
             "thin": straight & hcal.seen & (hcal.n_hits < SHOWER * hcal.n_layers),
         }
     if events.hit_links is not None and events.track_links is not None:
-        n, (track, hit) = len(tracks.index), pairs[:, hits.kind[pairs[1]] == ECAL]
-        of_hit = jagged.flat(assigned_particle(events.hit_links, events.hits))[hits.index[hit]]
-        of_track = jagged.flat(assigned_particle(events.track_links, events.tracks))[tracks.index][track]
-        # Hits and tracks without links are counted by other checks, and say nothing of a match.
-        linked = (of_hit >= 0) & (of_track >= 0)
-        n_linked, n_own = (np.bincount(track[x], minlength=n) for x in (linked, linked & (of_hit == of_track)))
-        trails["own"] = _where(straight & (n_linked > 0), n_own / np.maximum(n_linked, 1))
+        particle_of_hit = jagged.flat(assigned_particle(events.hit_links, events.hits))
+        particle_of_track = jagged.flat(assigned_particle(events.track_links, events.tracks))[tracks.index]
+        for name, kind, applies in (("own", ECAL, straight), ("hcal_own", HCAL, in_hcal & hcal.seen)):
+            n, (track, hit) = len(tracks.index), pairs[:, hits.kind[pairs[1]] == kind]
+            of_hit, of_track = particle_of_hit[hits.index[hit]], particle_of_track[track]
+            # Hits and tracks without links are counted by other checks, and say nothing of a match.
+            linked = (of_hit >= 0) & (of_track >= 0)
+            n_linked, n_own = (np.bincount(track[x], minlength=n) for x in (linked, linked & (of_hit == of_track)))
+            trails[name] = _where(applies & (n_linked > 0), n_own / np.maximum(n_linked, 1))
     return trails
 
 

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
@@ -26,17 +27,20 @@ from pflow.physics.geometry import kind_index, layers_by_position
 from pflow.physics.kinematics import GEV_PER_TESLA_MM, angle_between, unit_vector
 from pflow.physics.pdg import is_invisible, known_charges
 
-ELECTRON, MUON, TAU, PHOTON = 11, 13, 15, 22
+ELECTRON, MUON, TAU, PHOTON, NEUTRAL_HADRONS = 11, 13, 15, 22, (130, 2112)
+HARD_TRUE = 3.0  # GeV, energy of a true particle whose hits tell its class
 CHARGE_ROUNDING = 0.01  # largest difference, e, of a charge from the PDG's that counts as none
 
 MAX_ROWS = 100_000  # of a table; more are thinned evenly
-MAX_HITS = 10_000  # of a chunk, from all its events, that are compared one by one with their calorimeter's description
+MAX_HITS = 5000  # of a calorimeter and chunk, from all its events, that are compared one by one with its description
 ONE_IN = 16  # of so many cells, one is checked for a second hit
 HOT, MIN_HOT = 0.1, 8  # GeV of a cell that may fire in each event, and fewest events to say so
 BELOW, MIN_BELOW = {"soft": 1.3, "faint": 0.5}, 100
 """Factors on the fifth of a chunk's hit energies below which hits are soft and faint; fewest hits for their share."""
 OFF_GRID = 0.29  # shift of positions before rounding, in quarters of a cell: cell centres may end in halves
 
+OFF_BY = (0.1, 0.03)  # relative transverse momentum, and rad, that a track may be off its particle
+HARD_TRACK = 5.0  # GeV
 REACH = 1.1  # largest plausible ratio of the radius of a state to the diameter of the track's circle
 MIN_LINKED = 20  # fewest hits of an event in a calorimeter whose links are looked at
 MIN_IN_LAYER, MOST_IN_LAYER = 20, 300  # hits of a layer for the size of its cells
@@ -46,6 +50,7 @@ BUSY = 12  # fewest tracks of an event whose momenta have a typical share of the
 FIRST = 8  # hits by which an event is known to begin like another one
 HARDEST = 2  # neutral particles of an event's reference that are looked for among its hits
 AROUND, SEEN = 0.1, 0.3  # rad from such a particle within which its hits lie, with at least this share of its energy,
+AT_TRACK = (0.1, 0.02)  # relative momentum, and rad, between a charged particle of the reference and its track
 AT_MOST = 10.0  # or of so many GeV: another unit is said by the sums of energies
 
 Table = Mapping[str, npt.NDArray[Any]]
@@ -149,7 +154,7 @@ class Scales:
 
 
 def measure(events: Events, particles: ak.Array | None = None, *, targets: Mapping[str, Any] | None = None) -> Scales:
-    """Measure a chunk of events: energies, truth and tracks of all, and some `MAX_HITS` hits, evenly spaced.
+    """Measure a chunk of events: energies, truth and tracks of all, and `MAX_HITS` hits of a calorimeter.
 
     `particles`: of a reconstruction of these events, [event, particle]; `targets`: options of
     `pflow.event.truth.select_targets`, whose errors are raised, None: without targets. Takes 1.1 ms an event (Z -> qq,
@@ -159,7 +164,7 @@ def measure(events: Events, particles: ak.Array | None = None, *, targets: Mappi
     measured = {"events": _of_events(events, particles), "hits": _of_hits(events, depth)}
     measured["events"] |= _of_cells(events) | _of_truth(events, targets)
     if events.has_truth:
-        measured["photons"] = _of_photons(events)
+        measured["linked"] = _of_linked(events)
     if events.reference is not None:
         measured["reference"] = _of_reference(events)
     if events.tracks is not None:
@@ -207,6 +212,7 @@ def _of_events(events: Events, particles: ak.Array | None) -> dict[str, npt.NDAr
         for what, factor in BELOW.items():
             n_below = np.bincount(event[mine[energy[mine] < factor * low]], minlength=n)
             table[f"{what} {name}"] = np.where(n_hits >= MIN_BELOW, n_below / np.maximum(n_hits, 1), np.nan)
+    table |= _by_part(events, slice(None), hits=energy > 0)
     x, y, z = (hits[f"position.{axis}"].astype(np.float64) for axis in "xyz")
     table["start"], table["place"] = first_hits(events).T
     weight = energy / np.maximum(np.sqrt(x * x + y * y + z * z), 1.0)  # hits that were left out are at the origin
@@ -249,6 +255,8 @@ def _of_truth(events: Events, targets: Mapping[str, Any] | None) -> dict[str, np
         momentum = np.linalg.norm(jagged.vectors(reference[[*PXYZ]]), axis=1)
         for name, values in (("reference", jagged.flat(reference.energy)), ("reference momentum", momentum)):
             table[name] = with_hits * _total(reference, values)
+        if events.tracks is not None:
+            table["charged reference"], table["without track"] = _charged_reference(events)
     if events.truth is None:
         return table
     truth, status = jagged.columns(events.truth), tuple((targets or {}).get("stable_status", STABLE_STATUS))
@@ -316,27 +324,41 @@ def _farthest(events: Events, truth: Table) -> Floats:
     return farthest
 
 
-def _of_photons(events: Events) -> dict[str, npt.NDArray[Any]]:
-    """Columns of each true photon above `MIN_MOMENTUM` from before the calorimeter with hits: the ratio of their energy
-    to its own, and the `angle`, rad, between the barycentre of this energy, seen from its vertex, and its direction."""
+def _of_linked(events: Events) -> dict[str, npt.NDArray[Any]]:
+    """Columns of the true particles above `MIN_MOMENTUM` from before the calorimeter that have hits, NaN where they do
+    not apply: of photons the ratio of their hits' energy to their own (``photon``) and the angle, rad, between the
+    barycentre of this energy, seen from the vertex, and their direction (``angle``); of those above `HARD_TRUE` the
+    ratio for muons (``muon``) and neutral hadrons (``neutral``), and the share in an HCAL of the energy of neutral
+    hadrons and electrons (``neutral share``, ``electron share``)."""
     assert events.truth is not None  # for the type checker
     detector, hits, truth = events.detector, jagged.columns(events.hits), jagged.columns(events.truth)
     links, counts = Links.of(events.hit_links), jagged.count(events.truth)
     vertex = np.nan_to_num(jagged.vectors(events.truth, field="vertex"))
-    inside = np.hypot(*vertex[:, :2].T) < detector.ecal_inner_radius
+    code, inside = np.abs(truth["pdg"]), np.hypot(*vertex[:, :2].T) < detector.ecal_inner_radius
     inside &= (np.abs(vertex[:, 2]) < detector.ecal_inner_z) & (truth["energy"] > MIN_MOMENTUM)
+    inside &= np.isin(code, (PHOTON, MUON, ELECTRON, *NEUTRAL_HADRONS))
     source, particle = links.flat_source(jagged.count(events.hits)), links.flat_particle(counts)
-    weight = links.weight * hits["energy"][source] * ((truth["pdg"] == PHOTON) & inside)[particle]
-    size = len(vertex)
+    used = np.flatnonzero(inside[particle])
+    source, particle, weight = source[used], particle[used], links.weight[used] * hits["energy"][source[used]]
+    size, part = len(vertex), hits["subdetector"][source]
     moment = [np.bincount(particle, weight * hits[f"position.{axis}"][source], size) for axis in "xyz"]
-    scale = np.array([part.electron_scale for part in detector.calorimeters])[hits["subdetector"][source]]
+    scale = np.array([of.electron_scale for of in detector.calorimeters])[part]
     energy, calibrated = np.bincount(particle, weight, size), np.bincount(particle, weight * scale, size)
+    in_hcal = np.bincount(particle, weight * (kind_index(detector)[part] == HCAL), size)
     seen = np.flatnonzero(energy > 0)
     along = np.stack(moment, axis=1)[seen] / energy[seen, None] - vertex[seen]
+    angle = angle_between(along, jagged.vectors(events.truth[[*PXYZ]])[seen])
+    code, share, ratio = code[seen], in_hcal[seen] / energy[seen], energy[seen] / truth["energy"][seen]
+    hard, photon = truth["energy"][seen] > HARD_TRUE, code == PHOTON
+    neutral, electron = hard & np.isin(code, NEUTRAL_HADRONS), hard & (code == ELECTRON)
     return {
         "event": jagged.event_index(counts)[seen],
-        "angle": angle_between(along, jagged.vectors(events.truth[[*PXYZ]])[seen]),
-        "energy": calibrated[seen] / truth["energy"][seen],
+        "angle": np.where(photon, angle, np.nan),
+        "photon": np.where(photon, calibrated[seen] / truth["energy"][seen], np.nan),
+        "muon": np.where(hard & (code == MUON), ratio, np.nan),
+        "neutral": np.where(neutral, ratio, np.nan),
+        "neutral share": np.where(neutral, share, np.nan),
+        "electron share": np.where(electron, share, np.nan),
     }
 
 
@@ -360,6 +382,27 @@ def _of_reference(events: Events) -> dict[str, npt.NDArray[Any]]:
         around[mine] = np.bincount(of_hit[near], energy[near], len(events))[event[mine]]
     table = {"event": event, "alone": around < SEEN * np.minimum(reference["energy"][neutral], AT_MOST)}
     return {name: values[rank < HARDEST] for name, values in table.items()}
+
+
+def _charged_reference(events: Events) -> Floats:
+    """Numbers of charged particles of each event's reference above `MIN_MOMENTUM`, and of those without a track of
+    their charge, direction (`AT_TRACK`) and momentum, float64 [2, event]."""
+    assert events.reference is not None  # for the type checker
+    assert events.tracks is not None
+    counts, charge = jagged.count(events.reference), jagged.flat(events.reference.charge)
+    momentum, of_track = jagged.vectors(events.reference[[*PXYZ]]), jagged.vectors(events.tracks, field="momentum")
+    p, p_track = np.linalg.norm(momentum, axis=1), np.linalg.norm(of_track, axis=1)
+    chosen, track_charge = (charge != 0) & (p > MIN_MOMENTUM), jagged.flat(events.tracks.charge)
+    along, along_track, alone = unit_vector(momentum), unit_vector(of_track), np.zeros(len(p), dtype=np.bool_)
+    of_reference = itertools.pairwise(jagged.offsets(counts))
+    for (i, j), (k, m) in zip(
+        of_reference, itertools.pairwise(jagged.offsets(jagged.count(events.tracks))), strict=True
+    ):
+        near = along[i:j] @ along_track[k:m].T > np.cos(AT_TRACK[1])
+        near &= np.abs(p_track[k:m] - p[i:j, None]) < AT_TRACK[0] * p[i:j, None]
+        near &= charge[i:j, None] * track_charge[k:m] > 0
+        alone[i:j] = chosen[i:j] & ~near.any(axis=1)
+    return np.stack([_total(events.reference, of) for of in (chosen, alone)])
 
 
 def _of_cells(events: Events) -> dict[str, npt.NDArray[Any]]:
@@ -389,9 +432,9 @@ def _of_cells(events: Events) -> dict[str, npt.NDArray[Any]]:
 
 
 def _of_hits(events: Events, depth: Floats) -> dict[str, npt.NDArray[Any]]:
-    """Columns of some `MAX_HITS` hits of ECAL and HCAL: number of their `part`, `energy`, GeV, `layer`, `depth` behind
-    the face, `x` and `y`, mm; and, for the size of cells, distance to the nearest hit, `neighbour`, mm, in the fullest
-    layer of each calorimeter, of the event with the most hits in it; NaN if not known."""
+    """Columns of up to `MAX_HITS` hits of each ECAL and HCAL: number of their `part`, `energy`, GeV, `layer`, `depth`
+    behind the face, `x`, `y` and `z`, mm; and, for the size of cells, distance to the nearest hit, `neighbour`, mm, in
+    the fullest layer of each calorimeter, of the event with the most hits in it; NaN if not known."""
     from scipy.spatial import KDTree  # here: its import takes a twentieth of the start of a reconstruction
 
     hits = jagged.columns(events.hits)
@@ -399,9 +442,10 @@ def _of_hits(events: Events, depth: Floats) -> dict[str, npt.NDArray[Any]]:
     event, kind = jagged.event_index(jagged.count(events.hits)), kind_index(events.detector)[hits["subdetector"]]
     used = np.flatnonzero((hits["energy"] > 0) & (kind <= HCAL))
     neighbour, of_part = np.full(len(event), np.nan), hits["subdetector"][used]
-    rows = [used[:: max(1, -(-len(used) // MAX_HITS))]]
+    rows = [used[:0]]
     for i in np.flatnonzero(np.bincount(of_part, minlength=1)):
         mine = used[of_part == i]
+        rows.append(mine[:: -(-len(mine) // MAX_HITS)])
         mine = mine[event[mine] == np.bincount(event[mine]).argmax()]
         if not np.isfinite(depth[mine]).all():  # its face is not described
             continue
@@ -412,7 +456,7 @@ def _of_hits(events: Events, depth: Floats) -> dict[str, npt.NDArray[Any]]:
             neighbour[fullest] = KDTree(position[fullest]).query(position[fullest], k=2)[0][:, 1]
             rows.append(fullest)
     columns = {"part": hits["subdetector"], "energy": hits["energy"], "layer": hits["layer"]}
-    columns |= {"event": event, "depth": depth, "neighbour": neighbour, "x": position[:, 0], "y": position[:, 1]}
+    columns |= {"event": event, "depth": depth, "neighbour": neighbour, **dict(zip("xyz", position.T, strict=True))}
     # Hits of the fullest layers may be among the evenly spaced ones, too.
     chosen = np.unique(np.concatenate(rows))
     return {name: values[chosen] for name, values in columns.items()}
@@ -443,7 +487,15 @@ def _of_tracks(events: Events) -> dict[str, npt.NDArray[Any]]:
     hard = linked & (np.linalg.norm(along, axis=1) > MIN_MOMENTUM)
     with np.errstate(divide="ignore", invalid="ignore"):
         ratio = np.hypot(*momentum[:, :2].T) / np.hypot(*along[:, :2].T)
-    return table | {
-        "pt_ratio": np.where(linked, ratio, np.nan),
-        "angle": np.where(hard, angle_between(momentum, along), np.nan),
-    }
+    angle, true_p = angle_between(momentum, along), np.linalg.norm(along, axis=1)
+    right = (np.abs(ratio - 1) < OFF_BY[0]) & (angle < OFF_BY[1])
+    return (
+        table
+        | dict(zip("xyz", along.T, strict=True))
+        | {
+            "pt_ratio": np.where(linked, ratio, np.nan),
+            "angle": np.where(hard, angle, np.nan),
+            "right": np.where(hard, right, np.nan),
+            "hard right": np.where(linked & (true_p > HARD_TRACK), right, np.nan),
+        }
+    )
