@@ -279,7 +279,7 @@ def detector(args: argparse.Namespace) -> int:
     draft = draft_detector(args.file, answers, max_entries=args.entries)
     write_draft(draft, args.output, force=args.force)
     with closing(open_podio(args.file)) as file:
-        _print_draft(draft, args.output, [match.detector.name for match in fitting_detectors(file) if match.fits])
+        _print_draft(draft, args.output, [match.detector.name for match in fitting_detectors(file) if not match.reason])
     return 0
 
 

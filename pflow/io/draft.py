@@ -119,7 +119,7 @@ def draft_detector(path: str | PathLike[str], answers: Answers = Answers(), *, m
             example = config_dir() / "detector" / "ild_g4.yaml"
             raise InputError(f"{message} in {example}, in the order of the layout's codes", file=path)
         file = PodioFile(directory, path)
-        return _draft(file, answers, min(max_entries, file.columns.num_entries))
+        return _draft(file, answers, min(max_entries, file.num_entries))
 
 
 def _draft(file: PodioFile, answers: Answers, entries: int) -> DetectorDraft:

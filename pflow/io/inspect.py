@@ -148,7 +148,8 @@ def _by_events(file: EventFile, stop: int, *, refused: str = "") -> FileContent:
         # From the start again: the counts so far are of a part of the entries, and partly with truth.
         return _by_events(file, stop, refused=str(error))
     there = dict(template.parts())
-    content = _without_events(file, stop, sim=getattr(file.reader, "sim", None))
+    podio, sim = (getattr(file.reader, name, None) for name in ("file", "sim"))  # of a podio file only
+    content = _without_events(file, podio, stop, sim)
     missing = [MissingPart("truth", LEARNING, refused)] if refused else []
     truth, links = ("truth" in there or bool(refused), "hit_links" in there or bool(refused))
     missing += _missing(content, tracks="tracks" in there, truth=truth, links=links)
@@ -182,15 +183,14 @@ def _by_events(file: EventFile, stop: int, *, refused: str = "") -> FileContent:
     )
 
 
-def _without_events(file: EventFile | PodioFile, stop: int, *, sim: bool | None) -> FileContent:
-    """The collections of a podio file, and which detectors fit; `sim` as of `fitting_detectors`."""
-    podio = file if isinstance(file, PodioFile) else getattr(file.reader, "file", None)
+def _without_events(file: EventFile | PodioFile, podio: PodioFile | None, stop: int, sim: bool | None) -> FileContent:
+    """The collections of a file of podio's, and which detectors fit; `sim` as of `fitting_detectors`."""
     fitting = [] if podio is None else fitting_detectors(podio, sim=sim)
     return FileContent(
         path=file.path,
         schema=file.schema,
         uuid=file.uuid,
-        num_entries=file.columns.num_entries if isinstance(file, PodioFile) else file.num_entries,
+        num_entries=file.num_entries,
         detectors={match.detector.name: match.reason for match in fitting},
         entries_read=stop,
         collections=() if podio is None else collection_contents(podio, stop),
@@ -200,7 +200,7 @@ def _without_events(file: EventFile | PodioFile, stop: int, *, sim: bool | None)
 def _by_collections(path: str | Path, reason: str, *, sim: bool, max_entries: int) -> FileContent:
     """A podio file without detector; `reason`: why none is used."""
     with closing(open_podio(path)) as file:
-        content = _without_events(file, min(file.columns.num_entries, max_entries), sim=sim or None)
+        content = _without_events(file, file, min(file.num_entries, max_entries), sim or None)
     missing = [MissingPart("detector", "everything", reason)]
     if not _readable(content, "CalorimeterHit", "SimCalorimeterHit"):
         why = _why_none(content, "CalorimeterHit", "SimCalorimeterHit")

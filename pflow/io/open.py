@@ -67,14 +67,8 @@ class DetectorMatch(NamedTuple):
     """How well a detector fits a file; the lower the `rank`, the better."""
 
     detector: Detector
-    geometry: bool | None  # whether the ECAL hits lie where its ECAL is; None if that cannot be told
-    reason: str  # why it does not fit, "" if it does
+    reason: str  # why it does not fit, "" if the file holds all required parts and the geometry does not contradict
     rank: tuple[int, ...]
-
-    @property
-    def fits(self) -> bool:
-        """Whether the file holds all required parts and the geometry does not contradict."""
-        return not self.reason
 
 
 def geometry_fits(events: Events, detector: Detector, *, roughly: bool = False) -> bool | None:
@@ -107,7 +101,7 @@ def fitting_detectors(file: PodioFile, *, sim: bool | None = None) -> list[Detec
 def best_detector(file: PodioFile, *, sim: bool | None = None) -> Detector:
     """The built-in detector that fits a file best; if several do, the one that the file names. Else NoDetectorError."""
     matches = fitting_detectors(file, sim=sim)
-    fitting = [match for match in matches if match.fits]
+    fitting = [match for match in matches if not match.reason]
     if not fitting:
         reasons = "; ".join(f"{match.detector.name}: {match.reason}" for match in matches)
         draft = f"pflow detector {file.path} -o mine.yaml drafts a description, for --detector mine.yaml"
@@ -117,7 +111,7 @@ def best_detector(file: PodioFile, *, sim: bool | None = None) -> Detector:
     fitting.sort(key=lambda match: (match.rank, match.detector.name not in stated))
     equal = [match.detector.name for match in fitting if match.rank == fitting[0].rank]
     # A file without entries has no hits that could tell, and none that could be misread.
-    if len(equal) > 1 and equal[0] not in stated and file.columns.num_entries:
+    if len(equal) > 1 and equal[0] not in stated and file.num_entries:
         summary = f"fits the detectors {' and '.join(equal)} equally well; say which one it is from (--detector)"
         raise NoDetectorError(summary, file=file.path)
     return fitting[0].detector
@@ -127,7 +121,7 @@ def _match(file: PodioFile, detector: Detector, sim: bool | None) -> DetectorMat
     if missing := missing_collections(file, detector, sim=sim):
         named = (name for system in detector.calorimeters for name in (*system.collections, *system.sim_collections))
         reason = f"no collection {', no '.join(' or '.join(names) for names in missing)}"
-        return DetectorMatch(detector, None, reason, (1, 1, len(missing), 0, -sum(map(file.columns.has, named))))
+        return DetectorMatch(detector, reason, (1, 1, len(missing), 0, -sum(map(file.columns.has, named))))
     reader, reason = Edm4hepReader(file, detector=detector, sim=sim), ""
     events = first_entries(reader)
     geometry = None if events is None else geometry_fits(events, detector)
@@ -135,7 +129,7 @@ def _match(file: PodioFile, detector: Detector, sim: bool | None) -> DetectorMat
         place = f"barrel from r = {detector.ecal_inner_radius:g} mm, endcap from |z| = {detector.ecal_inner_z:g} mm"
         reason = f"the ECAL hits do not lie where its ECAL is ({place})"
     rank = (geometry is False, geometry is not True, 0, len(reader.absent), -sum(map(len, reader.sources.values())))
-    return DetectorMatch(detector, geometry, reason, rank)
+    return DetectorMatch(detector, reason, rank)
 
 
 def first_entries(reader: Reader) -> Events | None:

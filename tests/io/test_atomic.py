@@ -59,30 +59,23 @@ def there(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("path", "message"),
+    ("path", "holds", "message"),
     [
-        ("nowhere/out.txt", "nowhere does not exist"),
-        ("in.root/out.txt", "is not a folder"),
-        ("folder", "it is a folder"),
-        ("in.root", "it is the input"),
-        ("link.root", "it is the input"),
+        ("nowhere/out.txt", None, "nowhere does not exist"),
+        ("in.root/out.txt", None, "is not a folder"),
+        ("folder", None, "it is a folder"),
+        ("in.root", None, "it is the input"),
+        ("link.root", None, "it is the input"),
+        ("", HOLDS, "not empty"),
+        ("in.root", HOLDS, "it is a file"),
+        ("nowhere/model", HOLDS, "does not exist"),
     ],
 )
-def test_a_file_that_cannot_be_written_is_refused_before_any_work(there, path, message):
-    inputs = [there / "other.root", there / "in.root"]
+def test_what_cannot_be_written_is_refused_before_any_work(there, path, holds, message):
+    options = {"inputs": [there / "other.root", there / "in.root"], "holds": holds}
     with pytest.raises(ConfigError, match=message):
-        check_output(there / path, inputs=inputs)
-    with pytest.raises(ConfigError, match=message), replacing(there / path, inputs=inputs):
-        pytest.fail("the work began")
-
-
-@pytest.mark.parametrize(
-    ("path", "message"), [("", "not empty"), ("in.root", "it is a file"), ("nowhere/model", "does not exist")]
-)
-def test_a_folder_that_cannot_be_written_is_refused_before_any_work(there, path, message):
-    with pytest.raises(ConfigError, match=message):
-        check_output(there / path, holds=HOLDS)
-    with pytest.raises(ConfigError, match=message), replacing(there / path, holds=HOLDS):
+        check_output(there / path, **options)
+    with pytest.raises(ConfigError, match=message), replacing(there / path, **options):
         pytest.fail("the work began")
 
 

@@ -293,6 +293,7 @@ class PodioFile:
         self._trees: dict[str, Columns] = {}
         self.notes: dict[str, str] = {}
         self.columns = self._columns("events")
+        self.num_entries = self.columns.num_entries
         self._weights = EventWeights(self.columns.tree, self.path)
         self.schema = "edm4hep-rntuple" if "RNTuple" in directory.classname_of("events") else "edm4hep"
         info, names = "events___CollectionTypeInfo", ("events_collectionNames", "")

@@ -127,7 +127,7 @@ class Edm4hepReader:
         columns = file.columns
         self.file, self.close, self.detector = file, file.close, detector
         self.schema, self.path, self.uuid = file.schema, file.path, file.uuid
-        self.tree, self.num_entries = columns.tree, columns.num_entries
+        self.tree, self.num_entries = columns.tree, file.num_entries
         self.notes: MutableMapping[str, str] = ChainMap({}, file.notes)  # of its own: another detector may be tried
         self._head = range(min(self.num_entries, MAX_LINKED))
         self._many_elsewhere: bool | None = None  # states at the calorimeter; None: not looked at

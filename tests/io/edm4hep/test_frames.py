@@ -131,7 +131,7 @@ def copy(original, path=None):
         source = InputCopy(file)
         collections = [(source.model, collection) for collection in source.collections.values()]
         writer = FrameWriter(out, collections=collections, definitions=source.definitions)
-        for entry in range(file.columns.num_entries):
+        for entry in range(file.num_entries):
             writer.extend(source.read(entry, entry + 1), file.frame_parameters("events", entry, entry + 1))
         writer.finish(source.categories())
     return path

@@ -29,19 +29,6 @@ from pflow.io.edm4hep.podio import (
 CLD = "system:0:5,side:5:2,module:7:8,stave:15:4,layer:19:9,submodule:28:4,x:32:-16,y:48:-16"
 
 
-@pytest.mark.parametrize(
-    ("encoding", "field"),
-    [
-        (CLD, (19, 9, False)),
-        ("system:5,side:-2,layer:6,module:11", (7, 6, False)),
-        ("system:8:4,layer:6", (12, 6, False)),
-    ],
-    ids=["with offsets", "without", "without after one with"],
-)
-def test_a_field_is_where_the_encoding_says(encoding, field):
-    assert bit_field(encoding, "layer") == field
-
-
 def test_what_is_not_an_encoding_is_refused():
     for encoding in ("", ":4", "layer", *(f"layer:{bits}" for bits in ("x", "1:2:3", "0", "60:8", "-1:4"))):
         with pytest.raises(ValueError, match="is not name:offset:width or name:width within 64 bits"):
@@ -52,10 +39,12 @@ def test_what_is_not_an_encoding_is_refused():
     ("encoding", "cells", "layers"),
     [
         (CLD, [layer << 19 | 0xFFFF_FFFF_F007_FFFF for layer in (0, 39, 511)], [0, 39, 511]),
+        ("system:5,side:-2,layer:6,module:11", [43 << 7 | 0xFFFF_E07F], [43]),
+        ("system:8:4,layer:6", [43 << 12 | 0xFFFC_0FFF], [43]),
         ("layer:0:-4", [0b1111, 0b1000, 0b0111], [-1, -8, 7]),
         ("system:8,x:8", [5], [-1]),
     ],
-    ids=["among other fields", "signed", "unknown"],
+    ids=["among other fields", "without offsets", "after an offset", "signed", "unknown"],
 )
 def test_the_layer_is_read_from_the_cell_id(encoding, cells, layers):
     assert layer_from_cell_id(np.array(cells, dtype=np.uint64), encoding).tolist() == layers
