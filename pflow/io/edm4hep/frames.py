@@ -542,12 +542,11 @@ class InputCopy:
         return {name: file.frame_parameters(name) for name in file.categories() if not file.infos(name)}
 
 
-def _info(model: DataModel, collection: CollectionInfo) -> tuple[Any, ...]:
+def _info(model: DataModel, info: CollectionInfo) -> tuple[Any, ...]:
     """What the metadata say of a collection, as podio::root_utils::CollectionWriteInfo."""
     # They name the type of a subset's objects, although its only field holds references.
-    objects = next(iter(model.fields(dataclasses.replace(collection, is_subset=False)).values()))
-    of, storage = collection, f"std::vector<{objects}>"
-    return of.id, of.data_type, of.is_subset, of.schema_version, of.name, storage
+    objects = next(iter(model.fields(dataclasses.replace(info, is_subset=False)).values()))
+    return info.id, info.data_type, info.is_subset, info.schema_version, info.name, f"std::vector<{objects}>"
 
 
 def _parameters(frames: Sequence[Parameters]) -> dict[str, Filled]:

@@ -515,14 +515,16 @@ def particle_columns(file: PodioFile, name: str, span: range) -> dict[str, Any]:
 class Joined:
     """Several collections concatenated in each event, and where references into them point.
 
-    `names` of the collections in order, and `counts` of their objects, int64 [collection, event]. `chosen`: indices,
-    [event, object], of the joined objects of a collection; None to join all.
+    `names` of the collections in order, maybe none, and `counts` of their objects, int64 [collection, event]. `chosen`:
+    indices, [event, object], of the joined objects of a collection; None to join all.
     """
 
-    def __init__(self, names: Sequence[str], counts: npt.ArrayLike, chosen: Sequence[ak.Array | None] = ()) -> None:
+    def __init__(
+        self, names: Sequence[str], counts: npt.ArrayLike, n_events: int, chosen: Sequence[ak.Array | None] = ()
+    ) -> None:
         self.names = tuple(names)
         self.chosen = chosen or [None] * len(self.names)
-        self.counts: Index = np.asarray(counts, dtype=np.int64)
+        self.counts: Index = np.asarray(counts, dtype=np.int64).reshape(len(self.names), n_events)
         self.totals: Index = self.counts.sum(axis=0)
         self.offsets: Index = np.cumsum(self.counts, axis=0) - self.counts
 

@@ -239,9 +239,8 @@ class Edm4hepReader:
             with_cell = file.columns.has(name, "cellID")
             pieces["cell"].append(file.get(span, name, "cellID")[index] if with_cell else _filled(index, np.uint64(0)))
         joined = jagged.join(pieces) if hits.index else pieces
-        # Without collections, Joined has a row of zeros that belongs to none.
         return events, HitOrigins(
-            hits.joined.counts[: len(hits.index)],
+            hits.joined.counts,
             jagged.flat(joined["id"], np.uint32),
             jagged.flat(joined["index"], np.int32),
             jagged.flat(joined["cell"], np.uint64),
@@ -356,11 +355,10 @@ class Edm4hepReader:
         if not names:
             none = jagged.unflatten(np.zeros(0, np.float32), np.zeros(len(span), np.int64))
             pieces = defaultdict(list, {key: [none] for key in ("energy", "x", "y", "z")})
-        # Without collections, Joined needs a row of zeros, from which it knows the number of events.
         return Hits(
             records=make_hits(**jagged.join(pieces)),
             index=index,
-            joined=Joined(names, [jagged.count(array) for array in index] or np.zeros((1, len(span))), chosen),
+            joined=Joined(names, [jagged.count(array) for array in index], len(span), chosen),
             contributions={name: made.contributions for name, made in digitised.items() if made.contributions},
         )
 
@@ -528,7 +526,7 @@ class Edm4hepReader:
 
     def _joined(self, part: str, records: ak.Array) -> Joined:
         """The one collection of a part, for references to its objects."""
-        return Joined(self.sources[part], [jagged.count(records)])
+        return Joined(self.sources[part], [jagged.count(records)], len(records))
 
     def _links(self, span: range, link: str, starts: Joined, ends: Joined) -> Links:
         """Links of one collection of the file, from `starts` to `ends`."""
@@ -565,7 +563,7 @@ class Edm4hepReader:
         """Links of digitised hits by the contributions to the simulated hits that they are linked to."""
         made = {name: simulated.read_contributions(self.file, name, span) for name in names}
         steps = {name: of_hits for name, of_hits in made.items() if of_hits is not None}
-        middle = Joined(list(steps), [of_hits.counts for of_hits in steps.values()] or np.zeros((1, len(span))))
+        middle = Joined(list(steps), [of_hits.counts for of_hits in steps.values()], len(span))
         # Next, indices count over all events, where an object outside its list would be one of another event.
         first = _inside(self._links(span, link, hits, middle), hits, middle)
         second = [self._links_of_contributions(name, of_hits, middle, truth) for name, of_hits in steps.items()]

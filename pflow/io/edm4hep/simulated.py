@@ -87,7 +87,7 @@ def read_contributions(file: PodioFile, collection: str, span: range) -> Contrib
     referenced = file.names(reference_id)
     names = [name for name in referenced if file.columns.has(name, "energy")]
     energies = [get(name, "energy") for name in names]
-    joined = Joined(names, [jagged.count(values) for values in energies] or np.zeros((1, len(span))))
+    joined = Joined(names, [jagged.count(values) for values in energies], len(span))
     position, known = joined.resolve(file, reference_id, reference_index, event)
     known &= (position >= 0) & (position < joined.totals[event])
 

@@ -70,7 +70,8 @@ def test_without_a_table_ids_are_hashes_of_names(podio, content):
 )
 def test_references(podio, content, numbers, index, event, joined, known):
     """In event 0 to A1 with 2 objects and A2 with 3, and in event 1 with 0 and 1."""
-    resolved = Joined(["A1", "A2"], [[2, 0], [3, 1]]).resolve(podio(content), *map(np.array, (numbers, index, event)))
+    joined_lists, references = Joined(["A1", "A2"], [[2, 0], [3, 1]], 2), map(np.array, (numbers, index, event))
+    resolved = joined_lists.resolve(podio(content), *references)
     assert [values.tolist() for values in resolved] == [joined, known]
 
 

@@ -145,7 +145,7 @@ def tracker_content():
 
 
 def count(file):
-    return list(count_layers(file, ["Inner", "Outer"], Joined(["MCParticles"], [[2, 1]]), range(2)))
+    return list(count_layers(file, ["Inner", "Outer"], Joined(["MCParticles"], [[2, 1]], 2), range(2)))
 
 
 @pytest.mark.parametrize(
