@@ -74,24 +74,19 @@ def test_particles_without_tracks_because_tracker_hits_are_missing(rewrite, sim_
 
 
 @pytest.mark.parametrize(
-    "change",
+    ("change", "text", "with_truth_too"),
     [
-        {f"{STATES}.phi": lambda phi: np.mod(phi + 2 * np.pi, 2 * np.pi) - np.pi},
-        {f"{STATES}.phi": lambda phi: -phi},
-        {f"{STATES}.phi": np.rad2deg},
-        {f"{STATES}.tanLambda": lambda tan_lambda: -tan_lambda},
-        {f"{STATES}.omega": lambda omega: 1.5 * omega},
-        {f"{STATES}.omega": lambda omega: -omega},
-        {f"{name}.position.z": lambda z: -z for name in CALORIMETERS},
-        {f"{name}.position.x": lambda x: -x for name in CALORIMETERS},
+        ({f"{STATES}.phi": np.rad2deg}, "the helix from the IP leads", r"rad from their \d+ particles"),
+        ({f"{STATES}.tanLambda": np.negative}, "the helix from the IP leads 0% of 13", r"rad from their \d+ particles"),
+        ({f"{STATES}.omega": np.negative}, "bend to the other side", "bend to the other side"),
+        ({f"{name}.position.z": np.negative for name in CALORIMETERS}, "ECAL where they enter", "where they enter"),
     ],
-    ids=["phi + pi", "-phi", "degrees", "-tan lambda", "curvature", "charge", "hits -z", "hits -x"],
+    ids=["degrees", "-tan lambda", "charge", "hits -z"],
 )
-def test_directions_and_frames(rewrite, cld_path, change):
+def test_directions_and_frames(rewrite, cld_path, change, text, with_truth_too):
     without, with_truth, _ = said(rewrite(cld_path, change))
-    assert re.search("where they enter|the helix from the IP leads|off what their hits", without)
-    messages = r"rad from their \d+ particles|times their .* momenta|bend to the other side|where they enter"
-    assert re.search(messages, with_truth)
+    assert text in without
+    assert re.search(with_truth_too, with_truth)
 
 
 @pytest.mark.parametrize("factor", [1e-3, 10.0])
