@@ -52,6 +52,19 @@ def test_bad_truth_does_not_cost_the_event(write, content, toy, member, place, v
     assert ak.num(select_targets(events, rule="calo").particles).to_list() == [2 - ("momentum" in member), 1]
 
 
+@pytest.mark.parametrize("member", ["energy", "momentum.x"])
+def test_a_bad_particle_of_the_reference_is_left_out(write, content, toy, member):
+    good = read_events(write(content), detector=toy)
+    for name in ("PDG", "charge", "energy", "mass", "momentum.x", "momentum.y", "momentum.z"):
+        content[f"Pandora.{name}"] = [[1.0, 1.0], [1.0]]
+    content[f"Pandora.{member}"][0][0] = np.nan
+    with pytest.warns(LeftOutWarning, match=r"1 of 2 entries .* left out; the first: .*entry 0, 'reference\."):
+        events = read_events(write(content, name="bad.root"), detector=toy)
+    assert events.flags.tolist() == [int(Flag.UNUSABLE_REFERENCE), 0]
+    assert ak.num(events.reference).to_list() == [1, 1]
+    assert events.hits.to_list() == good.hits.to_list()
+
+
 def test_an_event_of_mostly_bad_hits_is_refused(write, content, toy):
     content["A2.energy"] = [[-1.0], [-1.0]]
     content["B.energy"][0] = [-1.0]

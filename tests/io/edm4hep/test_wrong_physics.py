@@ -10,9 +10,7 @@ import pytest
 
 from pflow.event.checks import Expected
 from pflow.event.events import ImplausibleWarning
-from pflow.event.truth import select_targets
-from pflow.io.open import ReadOptions, read_events
-from pflow.metrics.evaluation import visible_truth
+from pflow.io.open import ReadOptions
 from pflow.physics.detector import load_detector
 
 STATES = "_SiTracks_Refitted_trackStates"
@@ -133,39 +131,3 @@ def test_another_field(cld_path, field, text):
 def test_masses_in_mev_give_a_warning(rewrite, cld_path):
     with_truth, _ = said(rewrite(cld_path, {"MCParticles.mass": lambda mass: 1000 * mass}), [True])
     assert re.search(r"hits have 0\.0\d times the energy of stable particles", with_truth)
-
-
-@pytest.fixture
-def changed(rewrite, cld_path):
-    """Writes the events with some members set, in the shape that they have, and reads it."""
-    return lambda members, **options: read_events(rewrite(cld_path, members), **options)
-
-
-def described(targets):
-    """PDG codes and energies of the targets of each event, GeV."""
-    return ak.zip((targets.particles.pdg, ak.round(targets.particles.energy, 4))).to_list()
-
-
-def test_particles_that_no_detector_sees_are_no_energy(changed, cld_rec):
-    lost = select_targets(cld_rec).dropped.index[0, 0]
-
-    def energy(code):
-        events = changed({"MCParticles.PDG": lambda values: np.where(np.arange(len(values)) == lost, code, values)})
-        return visible_truth(events, select_targets(events)).energy.sum()
-
-    unseen = energy(12)
-    assert unseen < energy(22) - 0.05
-    assert energy(1000022) == unseen
-
-
-@pytest.mark.parametrize("member", ["energy", "momentum.x", "mass"])
-def test_bad_reference_particles_leave_the_event_usable(changed, cld_rec, member):
-    def spoiled(values):
-        values[0] = np.nan
-        return values
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        events = changed({f"PandoraPFOs.{member}": spoiled})
-    assert described(select_targets(events)) == described(select_targets(cld_rec))
-    assert events.hits.energy.to_list() == cld_rec.hits.energy.to_list()
