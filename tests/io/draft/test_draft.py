@@ -1,4 +1,5 @@
 import dataclasses
+from contextlib import closing
 
 import numpy as np
 import pytest
@@ -165,6 +166,7 @@ def test_the_small_files_of_cld_give_the_built_in_description(drafts):
     assert (reconstructed.hit_links, reconstructed.track_links) == (cld.hit_links, cld.track_links)
     assert set(reconstructed.tracker_hits) == set(cld.tracker_hits)
     assert simulated.truth_tracks.sides == 12
+    assert simulated.truth_tracks.unknown == ("min_layers", "max_vertex_radius", "inverse_pt", "angle", "impact")
     assert set(simulated.truth_tracks.sim_tracker_hits) == set(cld.truth_tracks.sim_tracker_hits)
 
 
@@ -251,14 +253,24 @@ def test_isolated_tracks_give_the_scale_of_hadrons_if_they_are_enough(drafts, re
     assert noted(real["ild_g4_zqq_rntuple"]) == (None, Note("fill in", few + unknown))
 
     path, jets = data_dir / "edm4hep" / "ild_g4_zqq_rntuple.root", "times 1.06 for neutral particles near them, as "
-    for scale, spread, how in ((1.063, 0.1, "measured"), (1.063, 2.0, "fill in"), (-0.5, 0.01, "fill in")):
+
+    def with_scales(scale, spread):
         hadrons = scale + spread * np.linspace(-1.0, 1.0, 41)
-        monkeypatch.setattr(measure.TrackDeposits, "hadron_scales", lambda _, values=hadrons: values)
-        value, note = noted(draft_detector(path))
-        assert (value, note.how) == (1.13 if how == "measured" else None, how)
-        assert note.text.startswith(f"{scale:.2f} +- ")
-        assert "by 41 isolated tracks in 40 events" in note.text
-        assert (jets in note.text) == (how == "measured")
+        monkeypatch.setattr(measure.TrackDeposits, "hadron_scales", lambda _: hadrons)
+
+    with closing(open_podio(path)) as file:
+        for scale, spread in ((1.063, 2.0), (-0.5, 0.01)):
+            with_scales(scale, spread)
+            value, text = measure.measure_scales(file, load_detector("ild_g4"), 40)["hadron_scale"]
+            assert value is None
+            assert text.startswith(f"{scale:.2f} +- ")
+            assert "by 41 isolated tracks in 40 events" in text
+            assert jets not in text
+    with_scales(1.063, 0.1)
+    scale, note = noted(draft_detector(path))
+    assert (scale, note.how) == (1.13, "measured")
+    assert note.text.startswith("1.06 +- ")
+    assert jets in note.text
 
 
 def test_a_draft_loads_with_its_notes(drafts, tmp_path):

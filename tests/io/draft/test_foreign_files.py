@@ -1,5 +1,7 @@
 """Files whose collections have names, types and members that no built-in detector knows."""
 
+import functools
+
 import awkward as ak
 import numpy as np
 import pytest
@@ -32,13 +34,14 @@ RENAMED = {
 
 @pytest.fixture(scope="module")
 def renamed_cld(sample_dir, tmp_path_factory):
-    """Writes events with other names, the first with simulated hits too; and ids, if asked for, else none at all."""
+    """Events with other names, the first with simulated hits too, and their draft; with ids if asked for, else none."""
     columns = {}
     for kind in ("_sim", ""):
         with uproot.open(sample_dir / f"cld_zqq_small{kind}.edm4hep.root") as file:
             columns |= _columns(file["events"])
     columns = {key: ak.concatenate([values, values[: 5 - len(values), :0]]) for key, values in columns.items()}
 
+    @functools.cache
     def write(*, with_ids: bool):
         path = tmp_path_factory.mktemp("renamed") / "renamed.root"
         with uproot.recreate(path) as out:
@@ -48,7 +51,7 @@ def renamed_cld(sample_dir, tmp_path_factory):
                 ids = np.array([collection_id(name) for name in names], dtype=np.uint32)
                 table = ak.zip({"name": ak.Array([names]), "collectionID": ak.Array([ids])})
                 out.mkrntuple("podio_metadata", {"events___CollectionTypeInfo": table})
-        return path
+        return path, draft_detector(path, PLACES)
 
     return write
 
@@ -77,7 +80,7 @@ PLACES = Answers(
 
 @pytest.mark.parametrize("with_ids", [True, False])
 def test_events_with_other_names_give_the_same_detector(renamed_cld, with_ids):
-    cld, draft = load_detector("cld"), draft_detector(renamed_cld(with_ids=with_ids), PLACES)
+    cld, (_, draft) = load_detector("cld"), renamed_cld(with_ids=with_ids)
     detector = draft.detector
     placed = {calorimeter.name: calorimeter.collections for calorimeter in detector.calorimeters}
     for name, original in zip(("ecal_barrel", "ecal_endcap", "hcal_barrel", "hcal_endcap"), CALORIMETERS, strict=True):
@@ -94,10 +97,10 @@ def test_events_with_other_names_give_the_same_detector(renamed_cld, with_ids):
 
 
 def test_the_renamed_events_are_read_as_the_others_are(renamed_cld, cld_rec):
-    path = renamed_cld(with_ids=False)
+    path, draft = renamed_cld(with_ids=False)
     assert inspect_file(path).detector == ""
     with pytest.warns(ImplausibleWarning, match=r"names no calorimeter for the hits of Shell \(7 hits, 0.00172 GeV\)"):
-        events = read_events(path, detector=draft_detector(path, PLACES).detector)
+        events = read_events(path, detector=draft.detector)
     assert ak.sum(events.hits.energy) == pytest.approx(float(ak.sum(cld_rec.hits.energy)), rel=1e-5)
     of_muons = ak.num(cld_rec.hits)[np.arange(5)] - ak.num(events.hits)
     assert ak.num(events.hit_links).to_list() == (ak.num(cld_rec.hit_links) - of_muons).to_list()

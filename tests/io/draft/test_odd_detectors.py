@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from pflow.errors import ConfigError, InputError
-from pflow.io.draft import Answers, Note, draft_detector, draft_to_yaml, write_draft
+from pflow.io.draft import Answers, Note, draft_detector, draft_to_yaml
 from pflow.io.open import read_events
 from pflow.physics.detector import load_detector
 from pflow.physics.geometry import Geometry
@@ -142,19 +142,11 @@ def test_a_field_of_another_unit_is_refused(made_up, write_made_up, factor, fiel
         draft_detector(write_made_up(content))
 
 
-def test_how_tracks_are_made_is_null_or_as_in_a_built_in_detector(cld_sim_path, tmp_path):
-    draft = draft_detector(cld_sim_path, Answers(b_field=2.0))
-    assert draft.detector.truth_tracks.unknown == ("min_layers", "max_vertex_radius", "inverse_pt", "angle", "impact")
-    write_draft(draft, tmp_path / "mine.yaml")
-    assert load_detector(tmp_path / "mine.yaml") == draft.detector
-    like_cld = draft_detector(cld_sim_path, Answers(b_field=2.0, tracks_as="cld")).detector.truth_tracks
-    assert like_cld.impact == load_detector("cld").truth_tracks.impact
-    assert like_cld.unknown == ()
-
-
-def test_the_scale_of_simulated_hits_is_given_or_null(cld_sim_path):
+def test_scales_of_simulated_hits_and_how_tracks_are_made_can_be_given(cld_sim_path):
     answers = Answers(b_field=2.0, tracks_as="cld", sim_scale={"ecal": 37.5, "hcal_barrel": 46.0})
     draft = draft_detector(cld_sim_path, answers)
+    assert draft.detector.truth_tracks.impact == load_detector("cld").truth_tracks.impact
+    assert draft.detector.truth_tracks.unknown == ()
     scales = {name: part.sim_scale for name, part in described(draft).items()}
     assert (scales["ecal_endcap"], scales["hcal_barrel"], scales["hcal_endcap"]) == (37.5, 46.0, None)
     assert draft.notes["calorimeters.ecal_barrel.sim_scale"] == Note("given", "--sim-scale")

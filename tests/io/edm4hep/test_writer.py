@@ -203,7 +203,7 @@ def test_hits_and_tracks_of_another_schema_are_written_as_collections(reconstruc
 
 
 def test_simulated_hits_are_digitised_and_linked(cld_sim_path, reconstruct, same_reco):
-    out, made, events = reconstruct(cld_sim_path, detector="cld")
+    out, made, events = reconstruct(cld_sim_path, detector="cld", stop=1)
     assert same_reco(read_reco(out), made)
     written, original = uproot.open(out), uproot.open(cld_sim_path)["events"]
     ours = records(written, "PFlowCaloHits")[0]
