@@ -94,31 +94,16 @@ class Hits:
 
 
 class Edm4hepReader:
-    """Reader of one open EDM4hep file (a `pflow.io.open.Reader`), closed with it, with the hits of a detector.
+    """Reader of one open EDM4hep file (a `pflow.io.open.Reader`), closed with it.
 
     `sim`: simulated hits, by default where the file has no digitised collection of the detector; never both, as
     their energies are on different scales. `truth_tracks`: where there are no tracks, make them from Monte Carlo
-    particles (`pflow.io.edm4hep.simulated`).
+    particles (`pflow.io.edm4hep.simulated`). An `InputError` names an absent required collection; a `ConfigError` a
+    detector that has no collections of the wanted kind, or does not describe `truth_tracks` or `sim_scale`.
 
-    Attributes
-    ----------
-    sources
-        Collections that are read, by calorimeter or other part.
-    hit_collections, subsets
-        Collections of hits, in order, and those of them that refer to hits of other collections.
-    chain
-        Collections of simulated hits by the links from digitised ones to them.
-    absent
-        Collections that the detector names, and that are not read.
-    notes
-        What the file leaves in doubt, by topic.
-
-    Raises
-    ------
-    InputError
-        Names an absent required collection.
-    ConfigError
-        A detector that has no collections of the wanted kind, or does not describe `truth_tracks` or `sim_scale`.
+    Of the collections that the detector names, `sources` are read, by calorimeter or other part, and `absent` are not.
+    The `subsets` among `hit_collections` refer to hits of other collections; `chain` has collections of simulated hits
+    by the links from digitised ones to them.
     """
 
     def __init__(
