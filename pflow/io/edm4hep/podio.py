@@ -187,12 +187,8 @@ class DataModel:
 
     def size(self, cpp_type: str) -> int:
         """Bytes of a struct of numbers in memory, where each lies at a multiple of its size."""
-        sizes = [(PRIMITIVES[kind].itemsize, length or 1) for _, kind, length in self.leaves(cpp_type)]
-        end, widest = 0, max(size for size, _ in sizes)
-        for size, length in sizes:
-            end += -end % size + size * length
-        # Objects of an array lie side by side, so the end of one must be aligned for the next.
-        return end + -end % widest
+        leaves = [(path, PRIMITIVES[kind], (length or 1,)) for path, kind, length in self.leaves(cpp_type)]
+        return np.dtype(leaves, align=True).itemsize
 
 
 def collection_id(name: str) -> int:
@@ -542,24 +538,24 @@ class Joined:
         for slot, name in enumerate(self.names):
             if name not in present:
                 continue
-            mine = np.flatnonzero(np.isin(collection_id & ID_BITS, file.ids_of(name)))
-            local, where = index[mine], event[mine]
-            if (some := self.chosen[slot]) is not None:
+            rows = np.flatnonzero(np.isin(collection_id & ID_BITS, file.ids_of(name)))
+            local, events = index[rows], event[rows]
+            if (chosen := self.chosen[slot]) is not None:
                 # Event and index as one number, for one search over all events. The stride is above both indices, so
                 # that one that is too large cannot pass for an object of the next event.
-                stride = max(int(local.max(initial=0)), int(jagged.flat(some).max(initial=0))) + 1
-                keys = jagged.event_index(self.counts[slot]) * stride + jagged.flat(some, np.int64)
-                order = np.argsort(keys, kind="stable")
-                place = np.searchsorted(keys[order], where * stride + local)
+                stride = max(int(local.max(initial=0)), int(jagged.flat(chosen).max(initial=0))) + 1
+                keys = jagged.event_index(self.counts[slot]) * stride + jagged.flat(chosen, np.int64)
+                wanted, order = events * stride + local, np.argsort(keys, kind="stable")
+                place = np.searchsorted(keys[order], wanted)
                 joins = (local >= 0) & (place < len(keys))
-                joins[joins] = keys[order][place[joins]] == (where * stride + local)[joins]
-                mine, where = mine[joins], where[joins]
+                joins[joins] = keys[order][place[joins]] == wanted[joins]
+                rows, events = rows[joins], events[joins]
                 local = jagged.local_index(self.counts[slot])[order[place[joins]]]
-            known[mine] = True
-            inside = (local >= 0) & (local < self.counts[slot, where])
+            known[rows] = True
+            inside = (local >= 0) & (local < self.counts[slot, events])
             # Moved beyond the whole list, so that it is not taken for an object of the next collection.
-            outside = np.where(local < 0, local, np.maximum(local, self.totals[where]))
-            joined[mine] = np.where(inside, local + self.offsets[slot, where], outside)
+            outside = np.where(local < 0, local, np.maximum(local, self.totals[events]))
+            joined[rows] = np.where(inside, local + self.offsets[slot, events], outside)
         return joined, known
 
 

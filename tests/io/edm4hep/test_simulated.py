@@ -293,15 +293,12 @@ def test_truth_tracks_need_a_description_and_tracker_hits(write, content, toy):
     assert caught.value.field == "Inner"
 
 
-@pytest.mark.parametrize("kind", ["small", "small_sim"])
-def test_both_forms_hold_the_same(sample_dir, kind, assert_same):
-    tree, ntuple = (read_events(sample_dir / f"cld_zqq_{kind}{form}.edm4hep.root") for form in ("", "_rntuple"))
-    assert_same(tree, ntuple)
-
-
-def test_simulated_hits_give_the_digitised_ones(sample_dir):
-    digitised, simulated = (read_events(sample_dir / f"cld_zqq_small{kind}.edm4hep.root") for kind in ("", "_sim"))
-    digitised = digitised[: len(simulated)]
+def test_both_forms_hold_the_same_and_simulated_hits_give_the_digitised_ones(
+    sample_dir, cld_rec, cld_rntuple_path, cld_sim_path, assert_same
+):
+    simulated, digitised = read_events(sample_dir / "cld_zqq_small_sim.edm4hep.root"), cld_rec[:3]
+    assert_same(simulated, read_events(cld_sim_path))
+    assert_same(cld_rec, read_events(cld_rntuple_path))
     lost = ak.to_numpy(ak.num(digitised.hits) - ak.num(simulated.hits))
     assert lost.min() >= 0
     assert lost.max() <= 6  # just above the threshold
