@@ -131,7 +131,7 @@ ENCODINGS = dict.fromkeys(("A1", "A2"), "layer:8")
 
 
 def missing(path, **options) -> dict[str, str]:
-    return {part.name: part.reason for part in inspect_file(path, ReadOptions(**options)).missing}
+    return {part.name: part.reason for part in inspect_file(path, ReadOptions(**options), max_entries=1).missing}
 
 
 def without(content, *names):
