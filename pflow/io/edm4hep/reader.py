@@ -141,26 +141,28 @@ class Edm4hepReader:
         self._note_tracks([name for name, kind in kinds.items() if kind == "Track"])
         self._tracking = self._describe_tracks() if truth_tracks and not self.sources["tracks"] else None
         self.truth_tracks = self._tracking is not None
-        # Without links from digitised hits to particles, these follow from the simulated hits that they are linked to.
-        self.chain: dict[str, tuple[str, ...]] = {}
-        if not self.sim and not self.sources["hit_links"] and file.ids_stored:
-            digitised = self._with_targets()
-            for link in (name for name, kind in kinds.items() if kind == "Link"):
-                pairs = link_pairs(file, link, len(self._head))
-                ends = {end for hit, end in pairs if hit in digitised and kinds.get(end) == "SimCalorimeterHit"}
-                if ends:
-                    self.chain[link] = tuple(sorted(ends))
+        self.chain = dict(self._chains(kinds))
+
+    def _chains(self, kinds: Mapping[str, str]) -> Iterator[tuple[str, tuple[str, ...]]]:
+        """Links from digitised to simulated hits, and the collections of these, where no links lead to particles."""
+        if self.sim or self.sources["hit_links"] or not self.file.ids_stored:
+            return
+        digitised = self._with_targets()
+        for link in (name for name, kind in kinds.items() if kind == "Link"):
+            pairs = link_pairs(self.file, link, len(self._head))
+            ends = {end for hit, end in pairs if hit in digitised and kinds.get(end) == "SimCalorimeterHit"}
+            if ends:
+                yield link, tuple(sorted(ends))
 
     def _choose(self, named: Mapping[str, tuple[str, ...]]) -> Iterator[str]:
         """Choose the collections of parts other than hits by their names; gives those of any part that are not read."""
-        for part, names in named.items():
-            if part not in self.sources:
-                held = self.sources[part] = tuple(name for name in names if self.file.columns.has(name))
-                if part in FIRST_ONLY and len(held) > 1:
-                    first = next((name for name in held if self._is_filled(name, FIRST_ONLY[part])), held[0])
-                    self.sources[part] = (first,)
-                    if first != held[0]:
-                        self.notes[held[0]] = f"{held[0]} is empty in the first entries, and {first} is read"
+        for part in (part for part in named if part not in self.sources):
+            held = self.sources[part] = tuple(name for name in named[part] if self.file.columns.has(name))
+            if part in FIRST_ONLY and len(held) > 1:
+                first = next((name for name in held if self._is_filled(name, FIRST_ONLY[part])), held[0])
+                self.sources[part] = (first,)
+                if first != held[0]:
+                    self.notes[held[0]] = f"{held[0]} is empty in the first entries, and {first} is read"
         read = set(itertools.chain.from_iterable(self.sources.values()))
         for part, names in named.items():
             # Of alternatives one is enough: the others are not missed.
