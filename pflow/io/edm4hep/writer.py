@@ -71,7 +71,7 @@ class Edm4hepRecoWriter(OutputWriter):
             self._mc_id = next((reader.file.id_of(name) for name in reader.sources["truth"] if name in copied), None)
         if mc_links and self._mc_id is None:
             message = "links to Monte Carlo particles need an EDM4hep file that holds them, of podio 1.3 or later"
-            raise InputError(message, file=file.path, field=file.detector.truth_particles[0])
+            raise InputError(message, file=file.path, field=next(iter(file.detector.truth_particles), None))
         self._mc_links = mc_links
         self._own_tracks = self._track_id is None and (self._copy is None or file.truth_tracks)
         added = names.collections(

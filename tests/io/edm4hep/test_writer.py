@@ -144,6 +144,15 @@ def test_links_to_monte_carlo_particles_are_by_energy_or_by_tracks(source, recon
     assert objects(file, "_PFlowMCParticleLinks_from")[0] == [{"index": 2, "collectionID": collection_id("PFlow")}]
 
 
+def test_links_to_particles_that_the_detector_does_not_name_are_refused(source, toy, tmp_path):
+    """As the description drafted from a file without any."""
+    with (
+        open_events(source, detector=dataclasses.replace(toy, truth_particles=())) as file,
+        pytest.raises(InputError, match="links to Monte Carlo particles need an EDM4hep file that holds them"),
+    ):
+        Edm4hepRecoWriter(tmp_path / "out.root", file, mc_links=True, provenance={})
+
+
 def test_the_inputs_collections_are_kept_as_they_are(source, reconstruct, toy):
     out, _, events = reconstruct(source)
     again = read_events(out, detector=toy)
