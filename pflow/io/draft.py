@@ -64,7 +64,7 @@ SCALES = {
 }
 """Scale by kind of calorimeter; and where it cannot be measured its value and note, with the reason."""
 
-MIN_CELLS = 20  # hits that a collection needs to be recognised as a copy
+MIN_COPIED = 20  # hits that a collection needs to be recognised as a copy
 UNLIKE = 50.0  # endcaps whose first hits differ by more than this in |z| begin at different |z|, mm
 GAP = 3.0  # a pitch above this many median pitches is a gap
 LAST = ("calorimeters", "tracks", "truth_tracks", "tracker_hits")  # fields that are written behind the lengths
@@ -299,7 +299,7 @@ def _groups(samples: Sequence[HitSample], given: Mapping[str, str], left_out: di
         distinct: list[HitSample] = []
         # The largest first: a copy holds part of the cells of the collection that it was made of.
         for sample in sorted(by_place[kind, region], key=len, reverse=True):
-            larger = (prior for prior in distinct if prior.simulated == sample.simulated and len(sample) >= MIN_CELLS)
+            larger = (prior for prior in distinct if prior.simulated == sample.simulated and len(sample) >= MIN_COPIED)
             copied = next((prior for prior in larger if np.isin(sample.cell, prior.cell).mean() > COPY), None)
             if copied is None:
                 distinct.append(sample)

@@ -15,6 +15,7 @@ import numpy.typing as npt
 from pflow.errors import InputError, PflowError
 from pflow.event import jagged
 from pflow.event.closure import ROUNDS, TrackDeposits
+from pflow.event.scales import ELECTRON
 from pflow.io.edm4hep.podio import PodioFile
 from pflow.io.edm4hep.reader import Edm4hepReader
 from pflow.physics import geometry
@@ -25,7 +26,6 @@ OUTLIERS = 0.005  # fraction of hits that may lie outside a calorimeter without 
 STRAY = 0.05  # layers with fewer hits than this fraction of the median layer's are not real layers
 MIN_SAME_CELLS = 10  # cells with a digitised and a simulated hit that a scale needs at least
 MIN_TRACKS = 3  # that an estimate of the field needs; the spread of fewer is unreliable
-ELECTRON = 11
 MIN_SCALES = 20  # fewest tracks for a scale of hadrons or electrons
 SURE, SURE_OF_ELECTRONS = 0.1, 0.03  # largest relative uncertainties of the scales of hadrons and electrons
 DIFFERENT = 0.05  # smallest relative difference of the scale of electrons from 1 that counts

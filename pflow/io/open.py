@@ -44,7 +44,7 @@ Files = FilePath | Iterable[FilePath]
 SCHEMAS = ("edm4hep", "edm4hep-rntuple", "edm4hep-sim", "flat", "legacy-hdf5")
 HDF5_SIGNATURE = b"\x89HDF\r\n\x1a\n"
 HIT_MEMBERS = READ["CalorimeterHit"]  # members by which EDM4hep calorimeter hits are known
-PARTICLE_MEMBERS = ("PDG", "generatorStatus", "momentum.x")  # members by which EDM4hep Monte Carlo particles are known
+MC_MEMBERS = ("PDG", "generatorStatus", "momentum.x")  # members by which EDM4hep Monte Carlo particles are known
 DEFAULT_LAYOUT = "g4"  # the layout of a flat file that no layout fits; reading then names the missing branch
 
 MAX_ENTRIES = 10  # entries that are read to recognise the detector
@@ -475,7 +475,7 @@ def sniff(directory: Any, path: str) -> str:
         return "edm4hep"
     tree = open_tree(directory, "events", path)
     columns = Columns(tree, path)
-    if any(columns.has(name, *HIT_MEMBERS) or columns.has(name, *PARTICLE_MEMBERS) for name in columns.collections):
+    if any(columns.has(name, *HIT_MEMBERS) or columns.has(name, *MC_MEMBERS) for name in columns.collections):
         return "edm4hep"
     keys = list(tree.keys(recursive=True))
     hits = load_layout(DEFAULT_LAYOUT).parts["hits"]

@@ -21,6 +21,7 @@ from pflow.errors import ConfigError, InputError, nearest
 from pflow.event import jagged
 from pflow.event.events import Events, Flag
 from pflow.event.jagged import Links, sum_by_pair, with_same_source
+from pflow.event.scales import CHARGE_ROUNDING
 from pflow.event.schema import make_hits, make_particles, make_tracker_hits, make_tracks, make_truth
 from pflow.io.edm4hep import simulated
 from pflow.io.edm4hep.podio import (
@@ -70,7 +71,6 @@ MAX_LINKED = 10  # entries that are read to find the targets of links
 MOSTLY = 0.8  # fraction of links that must lead into the collections read; others: to detectors that are not described
 AT_AXIS = 10.0  # mm from the z axis, within which a reference point is at the IP
 FRONT = 0.9  # share of the distance to the calorimeter's front face from which on a point is near it
-CHARGE_ROUNDING = 0.01  # largest difference, e, of a charge from the PDG's that counts as none
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
