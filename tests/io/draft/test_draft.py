@@ -305,29 +305,18 @@ def test_names_tell_the_calorimeter(kind, region, names):
         assert place_of(sample(name), {}) == ((kind, region) if kind else None), name
 
 
-NOWHERE = np.zeros((0, 3))
-
-
-def sample(name: str, position: np.ndarray = NOWHERE) -> HitSample:
-    n = len(position)
-    cell = np.zeros(n, CELL)
-    cell["id"] = np.arange(n)
+def sample(name: str, *places: tuple[float, float]) -> HitSample:
+    """Hits at these radii and z, mm."""
+    cell, n = np.zeros(len(places), CELL), len(places)
+    position = np.array([(radius, 0.0, z) for radius, z in places]).reshape(-1, 3)
     hits = {"cell": cell, "position": position, "energy": np.ones(n), "time": np.zeros(n), "layer": None}
     return HitSample(name=name, simulated=False, **hits)
 
 
-def endcap(front: float, inner: float, outer: float, *, seed: int = 0) -> np.ndarray:
-    """400 hits in 20 layers, all lengths in mm."""
-    rng = np.random.default_rng(seed)
-    phi, radius = rng.uniform(-np.pi, np.pi, 400), rng.uniform(inner, outer, 400)
-    z = (front + 5.0 * rng.integers(0, 20, 400)) * rng.choice([-1, 1], 400)
-    return np.stack([radius * np.cos(phi), radius * np.sin(phi), z], axis=1)
-
-
 def test_a_place_is_given_or_forward_by_hits_close_to_the_beam():
-    assert place_of(sample("HcalEndcapZDC", endcap(35000, 40, 300)), {}) == ("lumi", "endcap")
-    assert place_of(sample("HcalEndcap", endcap(2200, 300, 2500)), {}) == ("hcal", "endcap")
-    hits = sample("EcalBarrel", endcap(35000, 40, 300))
+    assert place_of(sample("HcalEndcapZDC", (40, 35000), (300, -35000)), {}) == ("lumi", "endcap")
+    assert place_of(sample("HcalEndcap", (300, 2200), (2500, -2200)), {}) == ("hcal", "endcap")
+    hits = sample("EcalBarrel", (40, 35000), (300, -35000))
     assert place_of(hits, {"EcalBarrel": "ecal_endcap"}) == ("ecal", "endcap")
     for wrong in ("ecal", "ecal_middle", "tracker_barrel"):
         with pytest.raises(ConfigError, match=f"--place EcalBarrel={wrong}: expected e.g. EcalBarrel=ecal_barrel"):
