@@ -378,45 +378,36 @@ class Normaliser:
         return columns
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
 class Moments:
-    """Count, mean and sum of squared deviations of transformed features, in one pass and constant memory.
+    """Count, mean and sum of squared deviations of transformed features; those of chunks can be added.
 
-    Chunks are joined by the pairwise update of T. F. Chan, G. H. Golub, R. J. LeVeque, "Updating formulae and a
-    pairwise algorithm for computing sample variances", COMPSTAT 1982: the result does not depend on the chunks, up to
-    rounding.
+    A sum is the pairwise update of T. F. Chan, G. H. Golub, R. J. LeVeque, "Updating formulae and a pairwise algorithm
+    for computing sample variances", COMPSTAT 1982: the result does not depend on the chunks, up to rounding.
     """
 
-    def __init__(self, names: Sequence[str], transforms: Sequence[str]) -> None:
-        self.names = tuple(names)
-        self.transforms = tuple(transforms)
-        self.count = 0
-        self.mean = np.zeros(len(self.names))
-        self.squares = np.zeros(len(self.names))
+    names: tuple[str, ...]
+    transforms: tuple[str, ...]
+    count: int
+    mean: Floats
+    squares: Floats
 
-    def update(self, columns: Sequence[Floats]) -> Moments:
-        """Add physical values of F features, float64 [N] each; return self. ConfigError: a value is not finite."""
-        transformed = (_transformed(*pair) for pair in zip(columns, self.transforms, strict=True))
-        values = np.stack(list(transformed), axis=1)
-        not_finite = np.flatnonzero(~np.isfinite(values).all(axis=0))
-        if len(not_finite):
-            names = ", ".join(self.names[i] for i in not_finite)
-            raise ConfigError(f"cannot fit the normalisation of {names}: not every value is a finite number")
+    @classmethod
+    def of(cls, names: tuple[str, ...], transforms: tuple[str, ...], columns: Sequence[Floats]) -> Moments:
+        """Of physical values of F features, float64 [N] each. ConfigError: a value is not finite."""
+        values = np.stack([_transformed(*pair) for pair in zip(columns, transforms, strict=True)], axis=1)
+        if not (finite := np.isfinite(values).all(axis=0)).all():
+            unknown = ", ".join(name for name, known in zip(names, finite, strict=True) if not known)
+            raise ConfigError(f"cannot fit the normalisation of {unknown}: not every value is a finite number")
         # The mean of no values is NaN, and would stay in all later ones.
-        if len(values):
-            mean = values.mean(axis=0)
-            self._join(len(values), mean, ((values - mean) ** 2).sum(axis=0))
-        return self
+        mean = values.mean(axis=0) if len(values) else np.zeros(len(names))
+        return cls(names, transforms, len(values), mean, ((values - mean) ** 2).sum(axis=0))
 
-    def join(self, other: Moments) -> None:
-        """Add the moments of other values of the same features."""
-        if other.count:
-            self._join(other.count, other.mean, other.squares)
-
-    def _join(self, count: int, mean: Floats, squares: Floats) -> None:
-        delta, total = mean - self.mean, self.count + count
-        self.squares = self.squares + squares + delta**2 * (self.count * count / total)
-        self.mean = self.mean + delta * (count / total)
-        self.count = total
+    def __add__(self, other: Moments) -> Moments:
+        count, delta = self.count + other.count, other.mean - self.mean
+        mean = self.mean + delta * (other.count / max(count, 1))
+        squares = self.squares + other.squares + delta**2 * (self.count * other.count / max(count, 1))
+        return dataclasses.replace(self, count=count, mean=mean, squares=squares)
 
     def result(self) -> Normaliser:
         """The normaliser; the standard deviation is 1 for a feature that is constant or was never seen."""

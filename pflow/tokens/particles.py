@@ -161,26 +161,29 @@ CURVES = (*CLASSES, *(name + WITHOUT_TRACK for name in CHARGED))
 """Names of curves: classes, and charged classes of particles whose momentum is not a track's."""
 
 
+class _Points:
+    """Base of records of two lists, points of a curve; ConfigError unless the first increases."""
+
+    def __post_init__(self) -> None:
+        (name, x), (_, y) = vars(self).items()
+        if len(x) != len(y) or not len(x) or not np.isfinite([x, y]).all() or (np.diff(x) <= 0).any():
+            raise ConfigError(f"calibration: expected increasing {name} and as many log_factor, found {x} and {y}")
+
+
 @dataclasses.dataclass(frozen=True)
-class Curve:
+class Curve(_Points):
     """Factor on a standard deviation: `log_factor` at each increasing `log_sigma`, linear between, constant outside."""
 
     log_sigma: tuple[float, ...]
     log_factor: tuple[float, ...]
 
-    def __post_init__(self) -> None:
-        _check_points("log_sigma", self.log_sigma, self.log_factor)
-
 
 @dataclasses.dataclass(frozen=True)
-class Response:
+class Response(_Points):
     """Factor by energy: `log_factor` at each increasing `log_energy` (GeV), linear between, constant outside."""
 
     log_energy: tuple[float, ...]
     log_factor: tuple[float, ...]
-
-    def __post_init__(self) -> None:
-        _check_points("log_energy", self.log_energy, self.log_factor)
 
     def over(self, earlier: Response) -> Response:
         """This response, and the `earlier` one below and above its energies."""
@@ -192,12 +195,6 @@ class Response:
     def factor(self, energy: Any, chosen: Any) -> Any:
         """Factors at energies, GeV, float64 [N], 1 where a particle is not `chosen`, bool [N]; arrays or tensors."""
         return _factors([None, self], energy, namespace(energy).where(chosen, 1, 0))
-
-
-def _check_points(name: str, x: Sequence[float], y: Sequence[float]) -> None:
-    """ConfigError unless `x`, which has this `name`, increases, and there are as many `y`."""
-    if len(x) != len(y) or not len(x) or not np.isfinite([x, y]).all() or (np.diff(x) <= 0).any():
-        raise ConfigError(f"calibration: expected increasing {name} and as many log_factor, found {x} and {y}")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

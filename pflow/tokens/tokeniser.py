@@ -35,11 +35,10 @@ from pflow.tokens.tokens import PARTS, ParticleTokens, TokenConfig, Tokens, dire
 def _moments(events: Events, config: TokenConfig) -> tuple[npt.NDArray[Any], dict[str, Moments]]:
     """What a tokeniser is fitted on: the targets' |PDG|; moments of their energy, GeV, and of each part's features."""
     targets, tokens = targets_of(events, config), select(events, config).tokens
-    moments = {"energy": Moments(("energy",), ("log10",)).update([targets.column("energy")])}
+    moments = {"energy": Moments.of(("energy",), ("log10",), [targets.column("energy")])}
     for part in PARTS:
         if names := config.features(part):
-            columns = feature_columns(tokens, part, names)
-            moments[part] = Moments(names, feature_transforms(part, names)).update(columns)
+            moments[part] = Moments.of(names, feature_transforms(part, names), feature_columns(tokens, part, names))
     return np.abs(targets.column("pdg")), moments
 
 
@@ -88,7 +87,7 @@ class Tokeniser:
                 raise ConfigError(f"training events are of two detectors, {names}")
             (pdg, moments), _ = without_refused(events, lambda some: _moments(some, config), on_error)
             for name, of_chunk in moments.items():
-                total.setdefault(name, Moments(of_chunk.names, of_chunk.transforms)).join(of_chunk)
+                total[name] = total[name] + of_chunk if name in total else of_chunk
             codes.update(pdg.tolist())
             n += len(events)
         if detector is None:

@@ -295,18 +295,11 @@ def sort_targets(targets: Targets, order: str) -> Targets:
 
     Ties by energy (decreasing), |PDG|, charge and momentum, not by the file.
     """
-    energy, charge = (targets.column(field).astype(np.float64) for field in ("energy", "charge"))
-    keys = [jagged.event_index(targets.counts), -energy]
-    if order == "tracks_first":
-        # Twice the event's number leaves room for one bit, which orders particles within the event alone.
-        keys[0] = 2 * keys[0] + ~((charge != 0) & (targets.column("n_tracks") > 0))
-    sorting = np.argsort(keys[1])  # of equal energies in any order, below by the other keys
-    # Stable: particles of an event stay in the order of energy.
-    sorting = sorting[np.argsort(keys[0][sorting], kind="stable")]
-    if np.all([key[sorting[1:]] == key[sorting[:-1]] for key in keys], axis=0).any():
-        pdg = np.abs(targets.column("pdg").astype(np.float64))
-        keys += [pdg, charge, *(targets.column(axis) for axis in PXYZ)]
-        sorting = np.lexsort(keys[::-1])  # the last key is the first that counts
+    columns = {name: targets.column(name) for name in ("n_tracks", "energy", "pdg", "charge", *PXYZ)}
+    without_track = (columns["charge"] == 0) | (columns.pop("n_tracks") == 0) | (order != "tracks_first")
+    keys = {**columns, "energy": -columns["energy"], "pdg": np.abs(columns["pdg"])}
+    # The last key is the first that counts.
+    sorting = np.lexsort((*reversed(keys.values()), without_track, jagged.event_index(targets.counts)))
     added = {name: values[sorting] for name, values in targets.added.items()}
     return dataclasses.replace(targets, chosen=targets.chosen[sorting], added=added)
 

@@ -36,7 +36,7 @@ def test_values_by_hand(events, part, row, expected):
 
 def test_a_feature_named_twice_or_fitted_on_unknown_values_is_an_error():
     with pytest.raises(ConfigError, match="normalisation of x"):
-        Moments(("log_energy", "x"), ("log10", "identity")).update(np.array([[1.0], [np.nan]]))
+        Moments.of(("log_energy", "x"), ("log10", "identity"), np.array([[1.0], [np.nan]]))
     with pytest.raises(ConfigError, match="named twice"):
         feature_transforms("hits", ("x", "y", "x"))
 
@@ -59,7 +59,7 @@ def test_normalisation_to_mean_0_deviation_1_and_back():
     assert floor.apply(np.array([[0.0, 1e-9, 1e-6, 0.1]]))[:, 0].tolist() == pytest.approx([-6, -6, -6, -1])
     rng = np.random.default_rng(3)
     values = np.stack([10 ** rng.normal(-2, 0.5, 1000), rng.normal(1800, 50, 1000)])
-    normaliser = Moments(("log_energy", "x"), ("log10", "identity")).update(values).result()
+    normaliser = Moments.of(("log_energy", "x"), ("log10", "identity"), values).result()
     normalised = normaliser.apply(values)
     assert normalised.dtype == np.float32
     np.testing.assert_allclose(normalised.mean(axis=0), 0, atol=1e-5)
@@ -68,11 +68,12 @@ def test_normalisation_to_mean_0_deviation_1_and_back():
 
 
 def test_deviations_of_large_offsets_and_of_constant_features():
-    one_by_one = Moments(("x",), ("identity",))
-    for row in ([1e9], [1e9 + 1], [1e9 + 2]):
-        one_by_one.update(np.array([row]))
+    def moments(*values: float) -> Moments:
+        return Moments.of(("x",), ("identity",), [np.array(values)])
+
+    one_by_one = moments() + moments(1e9) + moments(1e9 + 1) + moments() + moments(1e9 + 2)
     assert one_by_one.squares[0] / 3 == pytest.approx(2 / 3, rel=1e-9)  # of deviations -1, 0, 1
-    normaliser = Moments(("x",), ("identity",)).update(np.full((1, 7), 0.1)).result()
+    normaliser = moments(*[0.1] * 7).result()
     assert normaliser.std == (1.0,)
     assert normaliser.apply(np.array([[0.1]]))[0, 0] == pytest.approx(0, abs=1e-6)
-    assert Moments(("x",), ("identity",)).update(np.empty((1, 0))).result().apply(np.array([[3.0]])).tolist() == [[3.0]]
+    assert moments().result().apply(np.array([[3.0]])).tolist() == [[3.0]]
