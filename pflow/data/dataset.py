@@ -112,16 +112,31 @@ class OpenFiles:
 
 
 def survey(paths: Sequence[str], options: FileOptions, size: int) -> tuple[list[Chunk], FileOptions]:
-    """Open each file once: chunks of about `size` entries, and options that know the files; bad ones may be skipped."""
-    results = {path: _look_at(path, options, size) for path in paths}
-    leave_out_files([result for result in results.values() if isinstance(result, InputError)], len(paths))
+    """Open each file once: chunks of about `size` entries, and options that know the files.
+
+    With `on_error` "skip", files that are unusable or empty are left out, with a warning.
+    """
     chunks: list[Chunk] = []
+    errors: list[InputError] = []
     known, last = dict(options.known), ReadOptions()
-    for path, result in results.items():
-        if not isinstance(result, InputError):
-            of_file, detected = result
-            chunks += of_file
+    for path in paths:
+        try:
+            with options.open(path) as file:
+                if not file.num_entries:
+                    raise InputError("the file has no entries", file=path)
+                detected = ReadOptions(
+                    detector=file.detector,
+                    schema=options.schema or file.schema,
+                    layout=file.layout or options.layout,
+                    truth_tracks=options.truth_tracks,
+                )
+                chunks += Chunk.of(file, size)
             known[path] = last = last if last == detected else detected  # files that are alike share one description
+        except InputError as error:
+            if options.on_error == "raise":
+                raise
+            errors.append(error)
+    leave_out_files(errors, len(paths))
     return chunks, dataclasses.replace(options, known=known)
 
 
@@ -163,25 +178,6 @@ def read_chunks(chunks: Iterable[Chunk], options: FileOptions) -> Iterator[Event
                 # Empty rather than left out: there is one result for each chunk.
                 events = file.read(chunk.start, chunk.start)
             yield events
-
-
-def _look_at(path: str, options: FileOptions, size: int) -> tuple[list[Chunk], ReadOptions] | InputError:
-    """Chunks of a file and its detected options; with `on_error` "skip" the error of an unusable or empty file."""
-    try:
-        with options.open(path) as file:
-            if not file.num_entries:
-                raise InputError("the file has no entries", file=path)
-            detected = ReadOptions(
-                detector=file.detector,
-                schema=options.schema or file.schema,
-                layout=file.layout or options.layout,
-                truth_tracks=options.truth_tracks,
-            )
-            return Chunk.of(file, size), detected
-    except InputError as error:
-        if options.on_error == "raise":
-            raise
-        return error
 
 
 FRACTIONS = {"hit_assignment": "readout_hits", "track_assignment": "readout_tracks"}

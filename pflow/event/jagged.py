@@ -62,12 +62,8 @@ ak.behavior.update(BEHAVIOR)  # for arrays from Parquet files, which carry no be
 
 def flat(array: Any, dtype: Any = None) -> npt.NDArray[Any]:
     """Concatenated values of all events, [N], or [N, ...] for regular inner axes; ValueError for a None."""
-    layout = array.layout if isinstance(array, ak.Array) else None
-    if isinstance(layout, ak.contents.ListOffsetArray) and isinstance(layout.content, ak.contents.NumpyArray):
-        # The offsets of a slice of events begin where it does in the whole content, not at 0.
-        start, stop = int(layout.offsets.data[0]), int(layout.offsets.data[-1])
-        return np.asarray(layout.content.data[start:stop], dtype=dtype)
-    return np.asarray(ak.to_numpy(ak.flatten(array, axis=1), allow_missing=False), dtype=dtype)
+    (values,) = columns(array if isinstance(array, ak.Array) else ak.Array(array)).values()
+    return np.asarray(values, dtype=dtype)
 
 
 def unflatten(values: ak.Array | npt.NDArray[Any], counts: npt.NDArray[Any]) -> ak.Array:
@@ -89,6 +85,7 @@ def columns(array: ak.Array) -> dict[str, npt.NDArray[Any]]:
     """
     layout = array.layout
     if array.ndim > 1 and isinstance(layout, ak.contents.ListOffsetArray):
+        # The offsets of a slice of events begin where it does in the whole content, not at 0.
         bounds = layout.offsets.data
         leaves = _leaves(layout.content, "", int(bounds[0]), int(bounds[-1]))
     else:

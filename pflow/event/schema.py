@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -279,8 +278,7 @@ def validate_part(
     an event, which names the first bad object.
     """
     violations: list[Violation] = []
-    found = itertools.chain(_impossible(part, records, sizes), _cloned(part, records) if clones else ())
-    for column, values, impossible, expected in found:
+    for column, values, impossible, expected in _impossible(part, records, sizes, clones=clones):
         counts, rows = jagged.count(records), np.flatnonzero(impossible)
         event, local = jagged.event_index(counts), jagged.local_index(counts)
         for index, first, n in zip(*np.unique(event[rows], return_index=True, return_counts=True), strict=True):
@@ -294,13 +292,13 @@ def validate_part(
 def unusable_objects(part: str, records: ak.Array, sizes: Mapping[str, Index]) -> Mask:
     """Whether each object of a part has impossible numbers, or is a clone, bool [N]; `sizes`: `validate_part`."""
     unusable = np.zeros(int(jagged.count(records).sum()), dtype=np.bool_)
-    for _, _, impossible, _ in itertools.chain(_impossible(part, records, sizes), _cloned(part, records)):
+    for _, _, impossible, _ in _impossible(part, records, sizes, clones=True):
         unusable |= impossible
     return unusable
 
 
 def _impossible(
-    part: str, records: ak.Array, sizes: Mapping[str, Index]
+    part: str, records: ak.Array, sizes: Mapping[str, Index], *, clones: bool
 ) -> Iterator[tuple[str, npt.NDArray[Any], Mask, str]]:
     """Column, values, mask of the impossible ones and the expectation; most often none, as the extreme values show."""
     columns, counts = jagged.columns(records), jagged.count(records)
@@ -336,20 +334,13 @@ def _impossible(
         if at_origin.any():
             yield "energy", columns["energy"], at_origin, "expected no energy at the origin, (0, 0, 0) mm"
     if part == "tracks" and len(columns["charge"]):
-        at_rest = ~np.any([columns[f"momentum.{axis}"] for axis in PXYZ], axis=0)
-        if at_rest.any():
+        momentum = jagged.vectors(records, field="momentum")
+        if (at_rest := np.equal(momentum, 0).all(axis=1)).any():
             yield "momentum.px", columns["momentum.px"], at_rest, "expected a track with a momentum"
-
-
-def _cloned(part: str, records: ak.Array) -> Iterator[tuple[str, npt.NDArray[Any], Mask, str]]:
-    """As `_impossible`: tracks that are an earlier one of their event again."""
-    if part != "tracks" or not int(jagged.count(records).sum()):
-        return
-    columns, momentum = jagged.columns(records), jagged.vectors(records, field="momentum")
-    if (clones := _is_clone(momentum, columns["charge"], jagged.event_index(jagged.count(records)))).any():
-        same = f"direction to {SAME_DIRECTION:g} rad, momentum to {SAME_MOMENTUM:.0%}"
-        text = f"expected each track once, and this is another one ({same})"
-        yield "momentum.px", columns["momentum.px"], clones, text
+        if clones and (is_clone := _is_clone(momentum, columns["charge"], jagged.event_index(counts))).any():
+            same = f"direction to {SAME_DIRECTION:g} rad, momentum to {SAME_MOMENTUM:.0%}"
+            text = f"expected each track once, and this is another one ({same})"
+            yield "momentum.px", columns["momentum.px"], is_clone, text
 
 
 def _is_clone(momentum: Floats, charge: npt.NDArray[Any], event: Index) -> Mask:
