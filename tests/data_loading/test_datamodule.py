@@ -37,12 +37,6 @@ def test_the_tokeniser_is_fitted_on_the_training_split_alone(data, train_files):
     assert data.tokeniser.sample.max_energy == pytest.approx(max(energies))
 
 
-def test_the_tokeniser_is_fitted_on_as_many_events_as_asked_for(data):
-    data.tokeniser_events = 24
-    data.setup("fit")
-    assert data.tokeniser.n_events == 24
-
-
 def test_events_are_checked_by_the_truth_rule_of_the_model(data, train_files, monkeypatch):
     rules = []
 
@@ -65,29 +59,24 @@ def test_files_of_every_stage_are_checked(make_photons, tmp_path, stage):
         ParticleFlowData(val=path, test=path, predict=path).setup(stage)
 
 
-def test_training_is_shuffled_and_validation_is_not(data):
-    data.setup("fit")
-    order = np.concatenate([batch.event for batch in data.train_dataloader()])
-    assert sorted(order.tolist()) == list(range(70))
-    assert order.tolist() != sorted(order.tolist())
-    assert np.concatenate([batch.event for batch in data.val_dataloader()]).tolist() == list(range(1000, 1010))
-    assert (data.n_events("train"), data.n_events("val")) == (70, 10)
-
-
-def test_a_file_can_be_read_more_than_once_in_a_pass(data, train_files):
-    n = len(read_events(train_files[0]))
-    data.repeat = {train_files[0].rsplit("/", 1)[-1]: 3}
+def test_training_is_shuffled_and_may_read_a_file_more_than_once_and_validation_is_in_order(data):
+    """The first file has 40 events."""
+    data.repeat = {"a.root": 3}
     data.setup("fit")
     seen = np.concatenate([batch.event for batch in data.train_dataloader()]).tolist()
-    assert (len(seen), data.n_events("train"), data.tokeniser.n_events) == (70 + 2 * n, 70 + 2 * n, 70)
+    assert (len(seen), data.n_events("train"), data.tokeniser.n_events) == (150, 150, 70)
     assert data.n_events("train", distinct=True) == 70
-    assert sorted(set(seen)) == list(range(70))
+    assert sorted(seen) == sorted(3 * [*range(40)] + [*range(40, 70)])
+    assert seen != sorted(seen)
+    assert np.concatenate([batch.event for batch in data.val_dataloader()]).tolist() == list(range(1000, 1010))
+    assert data.n_events("val") == 10
 
 
 def test_files_are_taken_once_and_none_is_an_error(data, train_files):
-    data.paths["train"] = [train_files[1], *train_files]
+    """The tokeniser is fitted on as many events as asked for."""
+    data.paths["train"], data.tokeniser_events = [train_files[1], *train_files], 24
     data.setup("fit")
-    assert data.n_events("train") == 70
+    assert (data.n_events("train"), data.tokeniser.n_events) == (70, 24)
     data.paths["val"] = []
     with pytest.raises(ConfigError, match=r"set data\.val"):
         data.setup("fit")
@@ -122,16 +111,6 @@ def test_files_without_targets_are_refused_before_the_training(data, make_photon
     data.paths[split] = [path] if truth else [*data.paths["train"], path]
     with pytest.raises(InputError, match=rf"bad\.root\b.*{message}"):
         data.setup("fit")
-
-
-def test_hits_are_merged_in_every_split(train_files, val_file):
-    unmerged = ParticleFlowData(train=train_files, val=val_file)
-    merged = ParticleFlowData(train=train_files, val=val_file, merge=Merge(ecal_mm=1e4, hcal_mm=1e4))
-    for data in (unmerged, merged):
-        data.setup("fit")
-    for name in ("train", "val"):
-        tokens = [next(iter(getattr(data, f"{name}_dataloader")())).batch.hits.mask for data in (unmerged, merged)]
-        assert tokens[1].shape[1] < tokens[0].shape[1]
 
 
 def test_batches_have_a_readout_where_the_model_needs_it(data):

@@ -203,9 +203,8 @@ def same(one: EventDataset, other: EventDataset) -> bool:
     )
 
 
-@pytest.mark.parametrize("augmentation", [None, EVERYTHING], ids=["plain", "augmented"])
-def test_batches_are_the_same_for_the_same_seed_and_epoch_alone(dataset, augmentation):
-    assert same(*(dataset(shuffle=True, augmentation=augmentation) for _ in range(2)))
+def test_batches_are_the_same_for_the_same_seed_and_epoch_alone(dataset):
+    assert same(*(dataset(shuffle=True, augmentation=EVERYTHING) for _ in range(2)))
     first, epoch, seed = (dataset(augmentation=EVERYTHING, seed=seed) for seed in (3, 3, 4))
     epoch.epoch = 1
     assert not same(first, epoch)
@@ -219,15 +218,6 @@ def test_batches_in_order_depend_on_no_ranks_and_chunks(dataset, train_files, to
     assert contents(1) == contents(2) == contents(3)
     one_chunk = EventDataset(survey(train_files, OPTIONS, 1000)[0], options=OPTIONS, tokeniser=tokeniser, batch_size=8)
     assert same(one_chunk, dataset())
-
-
-@pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning")  # on a machine with one core
-@pytest.mark.parametrize("workers", [0, 2])
-def test_the_length_is_that_of_a_pass(dataset, workers):
-    data = dataset(shuffle=True, num_workers=workers)
-    batches = list(DataLoader(data, batch_size=None, num_workers=workers))
-    assert len(batches) == len(data)
-    assert sorted(flat(batches)) == list(range(70))
 
 
 @pytest.mark.parametrize("shuffle", [True, False])
@@ -329,13 +319,14 @@ def test_events_without_what_the_model_reads_are_refused_or_skipped(make_photons
 @pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning", "ignore:.*use of fork:DeprecationWarning")
 @pytest.mark.parametrize("workers", [0, 2])
 def test_what_a_resumed_training_has_seen_is_skipped(train_files, val_file, workers):
-    data = ParticleFlowData(train=train_files, val=val_file, batch_size=8, chunk_size=16, num_workers=workers)
+    data = ParticleFlowData(train=train_files, val=val_file, batch_size=10, chunk_size=16, num_workers=workers)
     data.setup("fit")
     loader = data.train_dataloader()
-    batches = [batch.event.tolist() for batch in loader]
+    batches = numbers(loader)
     assert len(batches) == len(loader)
+    assert sorted(number for batch in batches for number in batch) == list(range(70))
     data.load_state_dict({"epoch": 0, "n_batches": 3, "batching": data._batching()})
-    assert [batch.event.tolist() for batch in data.train_dataloader()] == batches[3:]
+    assert numbers(data.train_dataloader()) == batches[3:]
     data.set_epoch(1)
     assert len([*loader]) == len(batches)
 

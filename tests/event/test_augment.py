@@ -87,12 +87,11 @@ def test_a_reflected_track_is_the_helix_of_the_reflected_momentum(charge, assert
 
 
 @pytest.mark.parametrize("rule", RULES)
-@pytest.mark.parametrize("use_tracks", [False, True])
-def test_targets_of_changed_events_are_the_changed_targets(events, phi, rule, use_tracks):
-    plain = select_targets(events, rule=rule, use_tracks=use_tracks)
+def test_targets_of_changed_events_are_the_changed_targets(events, phi, rule):
+    plain = select_targets(events, rule=rule)
     no_links = dict.fromkeys(("hit_links", "track_links", "tracker_hit_links"))
     for change in (lambda x: turn(x, phi), reflect):
-        after = select_targets(change(events), rule=rule, use_tracks=use_tracks)
+        after = select_targets(change(events), rule=rule)
         moved = change(dataclasses.replace(events, truth=plain.particles, **no_links))
         assert after.particles.index.tolist() == plain.particles.index.tolist()
         momentum = jagged.vectors(after.particles.momentum)

@@ -1,4 +1,3 @@
-import pickle
 from typing import Any
 
 import awkward as ak
@@ -73,26 +72,12 @@ class TestLinks:
 
 
 class TestSelection:
-    def test_all_parts_are_selected(self):
-        events = made()[np.array([True, False, True])]
-        assert events.entry.tolist() == [10, 12]
-        for name, part in events.parts():
-            assert ak.num(part).to_list() == [2, 1], name
-        assert len(made()[[]]) == 0
-
     def test_emptied_events_have_no_objects_and_a_flag(self):
         events = made(flags=np.array([int(Flag.MAX_PARTICLES), 0, 0])).emptied(np.array([True, False, False]))
         for name, part in events.parts():
             assert ak.num(part).to_list() == [0, 0, 1], name
         assert events.flags.tolist() == [Flag.MAX_PARTICLES | Flag.BAD_INPUT, 0, 0]
         assert events.entry.tolist() == [10, 11, 12]
-
-
-def test_pickled_events_are_equal(assert_same):
-    copied = pickle.loads(pickle.dumps(made()))
-    assert_same(copied, made())
-    assert (copied.detector, copied.path, copied.entry.tolist()) == (DETECTOR, "in.root", [10, 11, 12])
-    assert copied.truth.pt.to_list() == made().truth.pt.to_list()
 
 
 class TestConcatenate:
@@ -143,6 +128,7 @@ def test_events_in_a_list_cannot_become_an_array():
         ),
         (lambda: made(hits=ak.mask(made().hits, ONE > 1)).violations(), r"objects that are None: choose with hits\["),
         (lambda: make_particles(pdg=INDEX, charge=INDEX, E=ONE), "particles have no E; they have pdg, charge, energy"),
+        (lambda: make_hits(energy=ONE, x=ONE, y=ONE), "hits need z;"),
         (lambda: made()["hits"], r"parts by attributes such as \.hits; found 'hits'"),
         (lambda: made()[0, 1], r"parts by attributes such as \.hits; found \(0, 1\)"),
     ],

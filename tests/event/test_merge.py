@@ -34,13 +34,6 @@ def weighted(hits: ak.Array) -> np.ndarray:
     return np.stack([ak.to_numpy(column) for column in columns], axis=1)
 
 
-def rows(hits: ak.Array) -> np.ndarray:
-    flat = ak.flatten(hits, axis=1)
-    columns = [flat.energy, *(flat.position[key] for key in "xyz"), flat.time, flat.subdetector, flat.layer]
-    table = np.stack([ak.to_numpy(column).astype(np.float64) for column in columns], axis=1)
-    return table[np.lexsort(np.round(table, 6).T)]
-
-
 def test_two_cells_in_a_coarse_one_by_hand():
     # 20 mm in z: 101 and 113 mm share cell 5; phi differs by 3 mm, layers 3 and 5 are the second group of three.
     events = one_event(
@@ -73,16 +66,6 @@ def test_cells_keep_energy_and_barycentre_and_hits_within_their_size(events):
     ecal = events.hits.subdetector <= ECAL_ENDCAP
     assert ak.max(distance[ecal]) < 20.0 * np.hypot(1.0, 1980.0 / 1805.0) + 1.0
     assert ak.max(distance[~ecal]) < 60.0 * np.hypot(1.0, 3350.0 / 2060.0) + 1.0
-
-
-def test_the_order_of_the_hits_does_not_change_the_cells(events):
-    events = events[:3]
-    rng = np.random.default_rng(1)
-    order = ak.Array([rng.permutation(n).tolist() for n in ak.num(events.hits)])
-    permuted, new = merge_hits(dataclasses.replace(events, hits=events.hits[order], hit_links=None), COARSE)
-    plain, cell_of = merge_hits(events, COARSE)
-    np.testing.assert_allclose(rows(permuted), rows(plain), rtol=1e-12, atol=1e-9)
-    assert new.tolist() == cell_of[order].tolist()
 
 
 def test_subdetectors_endcaps_and_layers_also_unknown_ones_stay_apart():

@@ -116,11 +116,3 @@ def test_merged_hits_have_every_field(events):
     for column, values in jagged.columns(events.hits).items():
         np.testing.assert_allclose(jagged.columns(merged)[column][cell], values, rtol=1e-6, err_msg=column)
     assert list(jagged.columns(merged)) == list(fields_of("hits"))
-
-
-def test_unknown_and_missing_quantities_are_named():
-    values = [[1.0]]
-    with pytest.raises(ValueError, match=r"hits have no colour; they have energy, x"):
-        build("hits", energy=values, x=values, y=values, z=values, colour=values)
-    with pytest.raises(ValueError, match=r"hits need z;"):
-        build("hits", energy=values, x=values, y=values)

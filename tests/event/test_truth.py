@@ -6,7 +6,7 @@ import pytest
 
 from pflow.errors import ConfigError, InputError
 from pflow.event import jagged
-from pflow.event.events import Events, ImplausibleWarning, concatenate, keep_hits
+from pflow.event.events import Events, ImplausibleWarning, keep_hits
 from pflow.event.jagged import assigned_particle
 from pflow.event.truth import RULES, assigned_ancestors, select_targets, unknown_status
 from pflow.physics.pdg import class_index
@@ -170,13 +170,6 @@ def test_energy_counts_once_in_the_visible_sum(make_event):
 )
 def test_assigned_particle(make_event, particles, hits, rule, assigned):
     assert hits_of(make_event(particles, hits), rule) == assigned
-
-
-def test_events_do_not_mix(make_event):
-    events = concatenate([make_event(**PI0_DECAY), make_event([]), make_event(**K0S_DECAY)])
-    both = select_targets(events, rule="stable")
-    assert both.particles.index.tolist() == [[1, 2], [], [0]]
-    assert both.hit_links.particle.tolist() == [[0, 1], [], [0, 0]]
 
 
 def test_rules_events_links_and_parents_that_cannot_be_are_refused(make_event):

@@ -218,13 +218,6 @@ def test_a_path_stays_inside_a_prism_until_it_ends_on_its_surface(sides):
     assert depth(position[:, :-1], sides).max() < 1.0
 
 
-def test_a_prism_of_many_sides_is_a_cylinder():
-    cylinder = length_to_cylinder(*helices(), b_field=2.0, radius=2150.0, half_length=2307.0, max_turns=np.inf)
-    prism = length_to_prism(*helices(), sides=2000, **PRISM)
-    different = np.abs(prism / cylinder - 1) > 1e-3  # paths tangent to the barrel
-    assert different.mean() < 0.02
-
-
 @pytest.mark.parametrize(
     ("start", "momentum", "length"),
     [
