@@ -7,6 +7,7 @@ import pytest
 from pflow.errors import ConfigError
 from pflow.event.augment import Disturbance, Overlay
 from pflow.event.merge import Merge
+from pflow.event.move import Variation
 from pflow.metrics.match import HitMatching, Matching
 from pflow.physics.detector import Calorimeter, load_detector
 from pflow.tokens.features import Normaliser
@@ -16,6 +17,7 @@ from pflow.train.module import ParticleFlow
 
 CELLS = partial(Merge, ecal_mm=10.0, hcal_mm=60.0)
 CALORIMETER = partial(Calorimeter, **{"name": "x", "kind": "ecal", "region": "barrel"})
+HCAL = partial(CALORIMETER, kind="hcal")
 CLD = load_detector("cld")
 DETECTOR, TRUTH_TRACKS = partial(replace, CLD), partial(replace, CLD.truth_tracks)
 SCALE = partial(Normaliser, names=("x",), transforms=("identity",), mean=(0.0,), std=(1.0,))
@@ -29,6 +31,12 @@ SCALE = partial(Normaliser, names=("x",), transforms=("identity",), mean=(0.0,),
         (Overlay, {"cone": 4.0}, "cone must be"),
         (Overlay, {"frequencies": 2}, "frequencies must be"),
         (Overlay, {"max_hits": -1}, "max_hits must be"),
+        *((Variation, {"sides": sides}, "detector: sides must be") for sides in ((2,), ())),
+        *((Variation, {name: (2.0, 1.0)}, f"detector: {name} must be") for name in ("scale", "endcap")),
+        (Variation, {"endcap": (0.0, 1.0)}, "detector: endcap must be"),
+        (Variation, {"probability": 1.5}, "detector: probability must be"),
+        (Variation, {"coarser": (0,)}, "detector: coarser must be"),
+        (Variation, {"ecal_threshold": -1.0}, "detector: ecal_threshold must be"),
         (Disturbance, {"dead_cells": 1.5}, "dead_cells"),
         (Disturbance, {"energy_scale": -0.1}, "energy_scale"),
         (Disturbance, {"noise_hits": math.nan}, "noise_hits"),
@@ -44,6 +52,10 @@ SCALE = partial(Normaliser, names=("x",), transforms=("identity",), mean=(0.0,),
         (CALORIMETER, {"sim_time_window": (10.0, -1.0)}, "calorimeter 'x': sim_time_window"),
         (CALORIMETER, {"sim_time_window": (1.0,)}, "calorimeter 'x': sim_time_window"),
         (CALORIMETER, {"sim_deep_scale": (20.0,)}, "calorimeter 'x': sim_deep_scale"),
+        *((HCAL, {"hadron_scale": n}, "hadron_scale must be from 0.3 to 3 .*, found") for n in (0.0, 79.0, math.inf)),
+        (HCAL, {"electron_scale": 1.1}, "electron_scale is for an ECAL, not for kind 'hcal'"),
+        (CALORIMETER, {"electron_scale": 5.0}, "electron_scale must be from 0.3 to 3, found 5.0"),
+        (CALORIMETER, {"hadron_scale": 0.8}, "hadron_scale is for an HCAL, not for kind 'ecal'"),
         (CALORIMETER, {"kind": "tracker"}, "kind 'tracker' is not one of"),
         (CALORIMETER, {"region": "forward"}, "region 'forward' is not one of"),
         *((CALORIMETER, {"inner_radius": size}, "inner_radius must be a length in mm above 0") for size in (-1.0, 0.0)),

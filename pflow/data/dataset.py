@@ -445,7 +445,7 @@ class EventDataset(IterableDataset[LabelledBatch]):
         if not place:
             return
         order, parts = generator.permutation(len(place)), list(buffered)
-        # Copies: views would keep the memory of all others.
+        # As copies, so that the memory of all others is free.
         buffered[:] = [part[[row]] for part, row in (place[i] for i in order[:keep])]
 
         def cut_up(n_source: Index) -> Iterator[Index]:

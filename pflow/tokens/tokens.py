@@ -177,20 +177,14 @@ class Tokens:
         return len(self.event)
 
     def __getitem__(self, which: int | slice | npt.NDArray[Any] | Sequence[int]) -> Tokens:
-        """Some of the events: an index or a slice as views into the arrays, a mask or a list of indices as copies."""
-        which = event_rows(which, len(self))
-        rows = np.arange(len(self))[which]
-        consecutive = isinstance(which, slice) and which.step in (None, 1)
-        chosen: dict[str, slice | Index] = {}
+        """Copies of some of the events, chosen by an index, a slice, a mask or a list of indices."""
+        rows = np.arange(len(self))[event_rows(which, len(self))]
+        chosen: dict[str, Index] = {}
         offsets: dict[str, Index] = {}
         for name, bounds in self.offsets.items():
-            begin, counts = bounds[rows], bounds[rows + 1] - bounds[rows]
+            counts = bounds[rows + 1] - bounds[rows]
             offsets[name] = jagged.offsets(counts)
-            if consecutive:
-                first = int(begin[0]) if len(rows) else 0
-                chosen[name] = slice(first, first + int(offsets[name][-1]))
-            else:
-                chosen[name] = np.repeat(begin, counts) + jagged.local_index(counts)
+            chosen[name] = np.repeat(bounds[rows], counts) + jagged.local_index(counts)
         arrays = {name: values[chosen[OFFSETS[name]]] for name, values in self.arrays.items()}
         return dataclasses.replace(self, arrays=arrays, offsets=offsets, event=self.event[rows], entry=self.entry[rows])
 

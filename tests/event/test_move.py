@@ -227,23 +227,6 @@ def test_the_seed_draws_the_detector_and_joined_events_share_it(events):
     assert len(once[2:4].geometry.cell_size) == 2
 
 
-@pytest.mark.parametrize(
-    ("option", "value"),
-    [
-        ("probability", 1.5),
-        ("scale", (2.0, 1.0)),
-        ("endcap", (0.0, 1.0)),
-        ("sides", (2,)),
-        ("sides", ()),
-        ("coarser", (0,)),
-        ("ecal_threshold", -1.0),
-    ],
-)
-def test_impossible_options_are_named(option, value):
-    with pytest.raises(ConfigError, match=f"detector: {option} must be"):
-        Variation(**{option: value})
-
-
 def test_the_range_of_the_detectors_that_events_are_moved_into():
     before = measures(load_detector("cld"))
     variation = Variation(scale=(0.5, 2.0), endcap=(0.8, 1.1), coarser=(1, 3), fewer_layers=0.1, shorter_hcal=0.5)

@@ -1,14 +1,21 @@
 import dataclasses
-import json
 import math
 
 import numpy as np
 import pytest
 
-from pflow.config import builtin_names, from_plain, to_plain
 from pflow.errors import ConfigError
-from pflow.physics.detector import Calorimeter, Detector, Layers, load_detector
-from pflow.physics.geometry import Geometry, barrel_shape, distance_to_sides, fraction_on_layers, layer_range, measures
+from pflow.physics.detector import Layers, load_detector
+from pflow.physics.geometry import (
+    Geometry,
+    barrel_shape,
+    cluster_shape,
+    distance_to_sides,
+    fraction_on_layers,
+    layer_range,
+    log_weighted_barycentre,
+    measures,
+)
 
 ILD, CLD = load_detector("ild_g4"), load_detector("cld")
 
@@ -159,47 +166,50 @@ def test_single_hits_and_empty_layers_do_not_change_the_spacing():
     assert layer_range(distance, np.array([0, 0, 1, 1, 4, 4])) == (7.5, 32.5)
 
 
-BUILTIN = builtin_names("detector")
-
-
-def test_built_in_detectors_have_their_field_and_symmetry():
-    expected = {"cld": (2.0, 12), "clic": (4.0, 12), "ild": (3.5, 4), "ild_g4": (3.5, None)}
-    detectors = {name: load_detector(name) for name in expected}
-    assert {name: (detector.b_field, detector.phi_symmetry) for name, detector in detectors.items()} == expected
-
-
-@pytest.mark.parametrize("name", BUILTIN)
-def test_built_in_detectors_are_complete(name):
-    """They survive serialisation, have ECAL and HCAL barrel and endcap, a geometry, and no collection twice."""
-    detector = load_detector(name)
-    assert from_plain(Detector, to_plain(detector), "detector") == detector
-    regions = {(calorimeter.kind, calorimeter.region) for calorimeter in detector.calorimeters if calorimeter.required}
-    assert {("ecal", "barrel"), ("ecal", "endcap"), ("hcal", "barrel"), ("hcal", "endcap")} <= regions
-    assert len(Geometry.of(detector).cell_size) == 1
-    for kind in ("collections", "sim_collections"):
-        names = [collection for calorimeter in detector.calorimeters for collection in getattr(calorimeter, kind)]
-        assert len(names) == len(set(names))
+A, B = 4 + math.log(0.9), 4 + math.log(0.1)
+"""Weights of hits with 90% and 10% of a shower's energy."""
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("energy", "x", "mean"),
     [
-        ({"kind": "hcal", "hadron_scale": 0.0}, "hadron_scale must be from 0.3 to 3 .*, found 0.0"),
-        ({"kind": "hcal", "hadron_scale": 79.0}, "hadron_scale must be from 0.3 to 3 .*, found 79.0"),
-        ({"kind": "hcal", "hadron_scale": float("inf")}, "hadron_scale must be from 0.3 to 3 .*, found inf"),
-        ({"kind": "ecal", "electron_scale": 5.0}, "electron_scale must be from 0.3 to 3, found 5.0"),
-        ({"kind": "hcal", "electron_scale": 1.1}, "electron_scale is for an ECAL, not for kind 'hcal'"),
-        ({"kind": "ecal", "hadron_scale": 0.8}, "hadron_scale is for an HCAL, not for kind 'ecal'"),
+        ([1.0, 1.0], [0.0, 2.0], 1.0),
+        ([9.0, 1.0], [0.0, 1.0], B / (A + B)),
+        ([100.0, 1.0], [0.0, 1.0], 0.0),
+        ([1.0] * 100, np.arange(100.0), 49.5),
     ],
+    ids=["equal hits", "logarithmic weights", "a small share does not count", "small shares only: the plain mean"],
 )
-def test_an_impossible_scale_of_hadrons_is_refused(options, said):
-    with pytest.raises(ConfigError, match=f"calorimeter 'some': {said}"):
-        Calorimeter(name="some", region="barrel", **options)
+def test_one_shower(energy, x, mean):
+    position = np.outer(x, [1.0, 2.0, 0.0])
+    barycentre = log_weighted_barycentre(np.zeros(len(energy), dtype=int), np.array(energy), position, 1)
+    assert barycentre[0] == pytest.approx([mean, 2 * mean, 0.0])
 
 
-def test_a_value_that_is_refused_is_said_with_the_file(tmp_path):
-    plain = to_plain(ILD)
-    plain["calorimeters"][2]["hadron_scale"] = 79.0
-    (path := tmp_path / "mine.yaml").write_text(json.dumps(plain), encoding="utf-8")
-    with pytest.raises(ConfigError, match=r"mine\.yaml: calorimeters\[2\]: calorimeter 'hcal_barrel': hadron_scale"):
-        load_detector(path)
+LINE = np.array([[1000.0, 10.0, 0.0], [1100.0, 10.0, 100.0], [1200.0, 10.0, 200.0]])
+DIAGONAL = [np.sqrt(0.5), 0.0, np.sqrt(0.5)]
+PLACE = [0.0, -1800.0, 2400.0]
+
+
+@pytest.mark.parametrize(
+    ("energy", "position", "mean", "axis"),
+    [
+        ([1.0, 3.0], [[0.0, 0.0, 100.0], [40.0, 0.0, 100.0]], [30.0, 0.0, 100.0], [1.0, 0.0, 0.0]),
+        ([1.0] * 3, LINE, LINE[1], DIAGONAL),
+        ([1.0] * 3, LINE[::-1], LINE[1], DIAGONAL),
+        ([0.1], [PLACE], PLACE, [0.0, -0.6, 0.8]),
+        ([0.1] * 3, [PLACE] * 3, PLACE, [0.0, -0.6, 0.8]),
+    ],
+    ids=["energy-weighted", "along the spread", "outwards", "a single hit", "no spread"],
+)
+def test_one_cluster(energy, position, mean, axis):
+    means, axes = cluster_shape(np.zeros(len(energy), dtype=int), np.array(energy), np.array(position), 1)
+    np.testing.assert_allclose(means[0], mean)
+    np.testing.assert_allclose(axes[0], axis, atol=1e-12)
+
+
+def test_clusters_are_independent_of_each_other_and_may_be_empty():
+    position = np.array([[1000.0, 0, 0], [0, 0, 500.0], [1010.0, 0, 0]])
+    mean, axis = cluster_shape(np.array([0, 2, 0]), np.array([1.0, 1.0, 1.0]), position, 3)
+    np.testing.assert_allclose(mean, [[1005.0, 0, 0], [0, 0, 0], [0, 0, 500.0]])
+    np.testing.assert_allclose(axis, [[1.0, 0, 0], [0, 0, 1.0], [0, 0, 1.0]], atol=1e-12)

@@ -1,8 +1,12 @@
+import json
+
 import numpy as np
 import pytest
 
+from pflow.config import builtin_names, from_plain, to_plain
 from pflow.errors import ConfigError
-from pflow.physics.detector import MATERIALS, matter_of_layers
+from pflow.physics.detector import MATERIALS, Detector, load_detector, matter_of_layers
+from pflow.physics.geometry import Geometry
 
 
 @pytest.mark.parametrize(
@@ -52,3 +56,33 @@ def test_materials_are_ordinary_matter_in_layers_of_several():
 def test_what_is_no_absorber_is_said(text, message):
     with pytest.raises(ConfigError, match=message):
         matter_of_layers(text, 25)
+
+
+BUILTIN = builtin_names("detector")
+
+
+def test_built_in_detectors_have_their_field_and_symmetry():
+    expected = {"cld": (2.0, 12), "clic": (4.0, 12), "ild": (3.5, 4), "ild_g4": (3.5, None)}
+    detectors = {name: load_detector(name) for name in expected}
+    assert {name: (detector.b_field, detector.phi_symmetry) for name, detector in detectors.items()} == expected
+
+
+@pytest.mark.parametrize("name", BUILTIN)
+def test_built_in_detectors_are_complete(name):
+    """They survive serialisation, have ECAL and HCAL barrel and endcap, a geometry, and no collection twice."""
+    detector = load_detector(name)
+    assert from_plain(Detector, to_plain(detector), "detector") == detector
+    regions = {(calorimeter.kind, calorimeter.region) for calorimeter in detector.calorimeters if calorimeter.required}
+    assert {("ecal", "barrel"), ("ecal", "endcap"), ("hcal", "barrel"), ("hcal", "endcap")} <= regions
+    assert len(Geometry.of(detector).cell_size) == 1
+    for kind in ("collections", "sim_collections"):
+        names = [collection for calorimeter in detector.calorimeters for collection in getattr(calorimeter, kind)]
+        assert len(names) == len(set(names))
+
+
+def test_a_value_that_is_refused_is_said_with_the_file(tmp_path):
+    plain = to_plain(load_detector("ild_g4"))
+    plain["calorimeters"][2]["hadron_scale"] = 79.0
+    (path := tmp_path / "mine.yaml").write_text(json.dumps(plain), encoding="utf-8")
+    with pytest.raises(ConfigError, match=r"mine\.yaml: calorimeters\[2\]: calorimeter 'hcal_barrel': hadron_scale"):
+        load_detector(path)
