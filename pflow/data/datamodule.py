@@ -198,6 +198,7 @@ class ParticleFlowData(pl.LightningDataModule):  # type: ignore[misc]
             for name, of_split in chunks.items():
                 self._measure(of_split, CHECKED_EVENTS, expected, truth=name != "predict")
             return chunks
+        repeated = self._repeated(chunks["train"])
         if self.tokeniser is None:
             sample = spread_sample(chunks["train"], self.tokeniser_events)
             events = read_chunks(sample, self.options)
@@ -221,8 +222,7 @@ class ParticleFlowData(pl.LightningDataModule):  # type: ignore[misc]
                 scales = self._of_any_detector(scales, train, None if trained is None else trained.sample)
             self.tokeniser = dataclasses.replace(self.tokeniser, sample=scales)
         # Last: the tokeniser and the scales see each event once.
-        chunks["train"] = self._repeated(chunks["train"])
-        return chunks
+        return chunks | {"train": repeated}
 
     def use(self, tokeniser: Tokeniser) -> None:
         """Take the tokeniser of a trained model.

