@@ -433,19 +433,15 @@ def move(events: Events, forms: Forms) -> Events:
     before = Geometry.of(events.detector)[np.zeros(len(events), dtype=np.int64)]
     kinds = kind_index(events.detector)
 
-    def shaped(faces: Faces) -> Faces:
-        axes = tuple(range(1, faces.radius.ndim))
-        sides, phase, endcap = (np.expand_dims(forms[name], axes) for name in ("sides", "phase", "endcap"))
-        new = (sides >= 0) & (faces.radius < NO_FACE)
-        sides, phase = np.where(new, sides, faces.sides), np.where(new, phase, faces.phase)
-        return Faces(faces.radius, faces.z * endcap, sides, phase)
-
+    sides, phase, endcap = (forms[name][:, np.newaxis] for name in ("sides", "phase", "endcap"))
+    radius, z, *shape = before.faces
+    is_new = (sides >= 0) & (radius < NO_FACE)
+    sides, phase = (np.where(is_new, new, old) for new, old in zip((sides, phase), shape, strict=True))
     every = np.ones((*before.edge.shape, 3))
     every[..., 0] = forms["every"][:, kinds, np.newaxis]  # fewer layers in the same matter
     after = dataclasses.replace(
         before,
-        faces=shaped(before.faces),
-        first=shaped(before.first),
+        faces=Faces(radius, z * endcap, sides, phase),
         cell_size=before.cell_size * forms["coarser"][:, kinds],
         density=before.density / every,
     )

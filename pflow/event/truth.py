@@ -278,7 +278,7 @@ def _assign(ancestry: Ancestry, events: Events, rule: str, stable_status: Sequen
         # Moving an event only scales its vertices, so the calorimeter faces are the simulation's, scaled.
         radius, detector = np.hypot(ancestry.vertex["x"], ancestry.vertex["y"]), events.detector
         moved = events.geometry
-        scale = 1.0 if moved is None else (moved.first.radius / detector.ecal_inner_radius)[ancestry.event]
+        scale = 1.0 if moved is None else (moved.faces.radius[:, -1] / detector.ecal_inner_radius)[ancestry.event]
         inside = radius >= scale * detector.ecal_inner_radius
         inside |= np.abs(ancestry.vertex["z"]) >= scale * detector.ecal_inner_z
         top = ancestry.topmost(inside)

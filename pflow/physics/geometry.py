@@ -202,8 +202,7 @@ class Faces(NamedTuple):
 class Geometry:
     """G detectors with R calorimeters of up to L ranges of layers each; float64, lengths in mm, angles in rad."""
 
-    faces: Faces  # [G, R]
-    first: Faces  # [G], of the innermost barrel and endcaps
+    faces: Faces  # [G, R + 1]; the last ones are the detector's own, where tracks enter: the innermost
     cell_size: Floats  # [G, R]
     edge: Floats  # [G, R, L], depth along the normal at the beginning of a range of layers
     density: Floats  # [G, R, L, 3], layers, radiation and interaction lengths per mm along the normal
@@ -223,17 +222,14 @@ class Geometry:
             edge[0, i, : len(pitch)] = np.cumsum(pitch * count) - pitch * count
             density[0, i, : len(pitch)] = (np.stack([np.ones_like(pitch), radiation, interaction]) / pitch).T
 
-        def column(name: str) -> Floats:
-            values = [getattr(calorimeter, name) for calorimeter in calorimeters]
-            return np.array([[NO_FACE if value is None else float(value) for value in values]])
-
         # The detector's own face has a radius, but no sides: they are the ECAL barrel's.
         inner = next((c for c in calorimeters if c.kind == "ecal" and c.region == "barrel"), calorimeters[0])
-        first = (detector.ecal_inner_radius, detector.ecal_inner_z, inner.sides, inner.phase)
+        own = (detector.ecal_inner_radius, detector.ecal_inner_z, inner.sides, inner.phase)
+        faces = [(c.inner_radius, c.inner_z, c.sides, c.phase) for c in calorimeters]
+        rows = [[NO_FACE if value is None else float(value) for value in face] for face in (*faces, own)]
         return cls(
-            faces=Faces(*(column(name) for name in ("inner_radius", "inner_z", "sides", "phase"))),
-            first=Faces(*(np.array([float(value)]) for value in first)),
-            cell_size=column("cell_size"),
+            faces=Faces(*np.ascontiguousarray(np.transpose(rows))[:, np.newaxis]),
+            cell_size=np.array([[calorimeter.cell_size for calorimeter in calorimeters]], dtype=np.float64),
             edge=edge,
             density=density,
             before=np.array([[_before(calorimeter, calorimeters) for calorimeter in calorimeters]]),
@@ -264,17 +260,15 @@ class Geometry:
         return dataclasses.replace(
             self,
             faces=self.faces._replace(radius=self.faces.radius * by, z=self.faces.z * by),
-            first=self.first._replace(radius=self.first.radius * factor, z=self.first.z * factor),
             cell_size=self.cell_size * by,
             edge=self.edge * by[:, np.newaxis],
             density=self.density / by[:, np.newaxis, np.newaxis],
         )
 
     def faces_of(self, detector: Any, calorimeter: Any = None) -> Faces:
-        """The faces [N] of calorimeters int [N] of detectors int [N]; without `calorimeter`, the first faces."""
-        if calorimeter is None:
-            return Faces(*(constant(values, like=detector)[detector] for values in self.first))
-        row = detector * self.cell_size.shape[1] + calorimeter
+        """The faces [N] of calorimeters int [N] of detectors int [N]; without `calorimeter`, the detectors' own."""
+        n_faces = self.faces.radius.shape[1]
+        row = detector * n_faces + (n_faces - 1 if calorimeter is None else calorimeter)
         return Faces(*(constant(values.reshape(-1), like=detector)[row] for values in self.faces))
 
     def depths(self, detector: Any, calorimeter: Any, x: Any, y: Any, z: Any) -> Depths:
