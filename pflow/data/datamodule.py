@@ -221,7 +221,7 @@ class ParticleFlowData(pl.LightningDataModule):  # type: ignore[misc]
             if self.tokeniser.config.geometry:
                 scales = self._of_any_detector(scales, train, None if trained is None else trained.sample)
             self.tokeniser = dataclasses.replace(self.tokeniser, sample=scales)
-        # Last: the tokeniser and the scales see each event once.
+        # Not before: the tokeniser and the scales see each event once.
         return chunks | {"train": repeated}
 
     def use(self, tokeniser: Tokeniser) -> None:
