@@ -66,16 +66,16 @@ class TestLinks:
     @pytest.mark.parametrize(
         ("source", "weight", "expected"),
         [
-            ([[0, 0, 1], [0]], [[1.0, 3.0, 4e-5], [3.3]], [[0.25, 0.75, 1.0], [1.0]]),
-            ([[4, 4]], [[0.0, 0.0]], [[0.5, 0.5]]),
+            ([[0, 1, 0], [0]], [[1.0, 4e-5, 3.0], [3.3]], [[0.25, 1.0, 0.75], [1.0]]),
+            ([[4, 2, 4]], [[0.0, 7.0, 0.0]], [[0.5, 1.0, 0.5]]),
             ([[4, 4]], None, [[0.5, 0.5]]),
         ],
     )
     def test_weights_of_a_source_sum_to_1_within_its_event(self, source, weight, expected):
         assert make_links(source=source, particle=source, weight=weight).weight.to_list() == expected
 
-    @pytest.mark.parametrize("weights", [[-2.0], [-1.0, 1.0], [-0.5, 1.5]])
-    def test_a_negative_weight_is_a_violation(self, weights):
+    @pytest.mark.parametrize("weights", [[-2.0], [-1.0, 1.0], [-0.5, 1.5], [np.inf]])
+    def test_a_negative_or_infinite_weight_is_a_violation(self, weights):
         zeros = ak.Array([[0] * len(weights), [], []])
         links = make_links(source=zeros, particle=zeros, weight=ak.Array([weights, [], []]))
         assert [violation.field for violation in made(hit_links=links).violations()] == ["hit_links.weight"]
