@@ -262,9 +262,6 @@ MODULES = {
 }
 """Modules of the other verbs: functions ``VERB(args)``, whose docstring is the help, and ``VERB_arguments(parser)``."""
 
-AGAIN_AFTER = 0.05
-"""Seconds after which a signal that Python dropped is sent again."""
-
 
 class Terminated(BaseException):
     """SIGTERM as an exception, so that unfinished outputs are removed."""
@@ -332,7 +329,7 @@ def raised_signals() -> Iterator[None]:
         if (number := SIGNALS.get(event.exc_type)) is None:
             show(event)
             return
-        timer = threading.Timer(AGAIN_AFTER, signal.pthread_kill, [main.ident, number])
+        timer = threading.Timer(0.05, signal.pthread_kill, [main.ident, number])
         # Otherwise the process would wait for the timer when it ends.
         timer.daemon = True
         timer.start()

@@ -23,8 +23,6 @@ SUMMARY = "training.json"
 """Written last into the folder of a stage or of weights: how they were made."""
 SKIPPED = 3
 """Exit code of a command that is done but skipped entries; the recipe continues."""
-INTERRUPTED = (130, 143)
-"""Exit codes of a command that a signal stopped."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -192,7 +190,7 @@ def run_recipe(
         else:
             print(f"== {name}: in {folder}")
             codes.append(pflow(words))
-            if codes[-1] in INTERRUPTED:
+            if codes[-1] in (130, 143):  # a signal stopped it
                 print(f"== {name}: interrupted; the same pflow recipe command resumes it", file=sys.stderr, flush=True)
             if codes[-1] not in (0, SKIPPED):
                 return codes[-1]

@@ -171,10 +171,6 @@ def _write(path: Path, data: bytes, args: argparse.Namespace) -> None:
         partial.write_bytes(data)
 
 
-WIDTH = 220
-"""Columns of the table in a file or a pipe."""
-
-
 def scan_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of `pflow scan`."""
     parser.add_argument(
@@ -245,7 +241,7 @@ def scan(args: argparse.Namespace) -> int:
     console = Console(quiet=args.quiet)
     # For a file or a pipe, rich would take 80 columns.
     if not console.is_terminal:
-        console.width = WIDTH
+        console.width = 220
     for table in result.tables(console.width):
         console.print(table)
     for text in result.sentences:

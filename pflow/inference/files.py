@@ -131,13 +131,6 @@ class Executor(NamedTuple):
     """Number of chunks to submit before the first result is needed."""
 
 
-CHUNKS_PER_THREAD = 3
-"""Chunks in flight for each thread of the cluster: enough to keep it busy, few enough to bound memory."""
-
-CHUNKS_PER_PROCESS = 4
-"""Fewest chunks of a file for each process on this machine: a process is idle at last for half a chunk on average. More
-of them are smaller, so that batches hold events of less similar lengths: eight took 6% more CPU time (Z -> qq)."""
-
 TIMEOUT = "10s"
 """Longest time until a scheduler answers."""
 
@@ -151,9 +144,6 @@ LOCAL = {
     "distributed.admin.tick.interval": "500ms",
 }
 """Settings of dask for processes on this machine."""
-
-SCHEDULER = {"dashboard": False, "dashboard_address": "127.0.0.1:0"}
-"""Options of the scheduler: no dashboard. dask answers a few HTTP requests anyway, by default to all at port 8787."""
 
 
 @contextmanager
@@ -188,7 +178,9 @@ def executor_for(worker: Worker, cluster: str | None) -> Iterator[Executor]:
     with ExitStack() as stack:
         target: Any = cluster
         if n_processes := _local_processes(cluster):
-            options = {"dashboard_address": None, "scheduler_kwargs": SCHEDULER}
+            # Without a dashboard dask still answers a few HTTP requests, by default to all at port 8787.
+            scheduler = {"dashboard": False, "dashboard_address": "127.0.0.1:0"}
+            options = {"dashboard_address": None, "scheduler_kwargs": scheduler}
             with dask.config.set(LOCAL):
                 target = stack.enter_context(LocalCluster(n_workers=n_processes, threads_per_worker=1, **options))
         try:
@@ -201,7 +193,8 @@ def executor_for(worker: Worker, cluster: str | None) -> Iterator[Executor]:
         begin = functools.partial(client.submit, _run, uuid.uuid4().hex, worker.model.path, worker.settings, pure=False)
         yield Executor(
             submit=lambda chunk: functools.partial(wait, chunk, begin(chunk)),
-            in_flight=lambda: CHUNKS_PER_THREAD * max(1, sum(client.nthreads().values())),  # processes may join later
+            # Enough to keep each thread busy, few enough to bound memory; processes may join later.
+            in_flight=lambda: 3 * max(1, sum(client.nthreads().values())),
         )
 
 
@@ -210,8 +203,9 @@ def entries_of_a_chunk(cluster: str | None, n_entries: int, chunk_size: int) -> 
     n_processes = _local_processes(cluster or "")
     if n_processes < 2:
         return chunk_size
-    # Smaller chunks would not fill a batch.
-    return min(chunk_size, max(BATCH_SIZE, math.ceil(n_entries / (CHUNKS_PER_PROCESS * n_processes))))
+    # Four for each process, which is idle at last for half a chunk on average. More would be smaller, so that batches
+    # hold events of less similar lengths: eight took 6% more CPU time (Z -> qq). The smallest fill a batch.
+    return min(chunk_size, max(BATCH_SIZE, math.ceil(n_entries / (4 * n_processes))))
 
 
 def _local_processes(cluster: str) -> int:
@@ -618,9 +612,6 @@ def _unlike(detector: Detector, name: str) -> str:
     return f"{unlike}: correct its description (mm, T), or train the model on it (pflow fit --start-from {name})"
 
 
-PACKAGES = ("torch", "numpy", "awkward", "uproot")
-"""Packages whose version can change a number of the output."""
-
 INPUT_KEYS = ("uuid", "entries", "schema", "truth_tracks", "description")
 """Fields of an input that must agree in the provenance of two outputs for them to be the same; its path may differ."""
 
@@ -655,7 +646,7 @@ def provenance(
     used = {name: value for name, value in vars(settings).items() if name != "reading"}
     return {
         "pflow_version": VERSION,
-        "versions": versions(*PACKAGES),
+        "versions": versions("torch", "numpy", "awkward", "uproot"),  # they can change a number of the output
         "machine": {
             "processor": platform.machine(),
             "instructions": torch.backends.cpu.get_cpu_capability(),

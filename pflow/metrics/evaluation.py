@@ -60,10 +60,6 @@ from pflow.metrics.report import REFERENCE, EvaluationResult, EvaluationSettings
 from pflow.metrics.stats import Bootstrap, Columns, Floats, Ints, Tree
 from pflow.physics.detector import digest
 
-WITHOUT_HITS = Matching()
-"""Matching of an algorithm without links from hits, if the algorithm under evaluation is matched by hits."""
-
-
 MAX_SPACELIKE = 0.1
 """Largest fraction of particles with more momentum than energy, by 1%, without a warning."""
 MAX_AGAIN = 0.01
@@ -210,23 +206,21 @@ class Evaluation:
         self.samples |= dict.fromkeys([Path(events.path).name] if events.path else [])
         self.detectors |= {events.detector.name: None}
         self.counts["n_events"] += len(events)
-        self.counts["n_bad_input"] += int(np.sum(~good))
         self.counts["n_truth_tracks"] += int(np.count_nonzero(flags & Flag.TRUTH_TRACKS))
         if self.name in recos:
             self.counts["n_max_particles"] += int(np.count_nonzero(recos[self.name].flags & Flag.MAX_PARTICLES))
 
-        events, settings = events[good], self.settings
-        recos, positions = {algorithm: reco[good] for algorithm, reco in recos.items()}, positions[good]
-        targets, events = without_refused(events, settings.targets, on_error)
-        good = (events.flags & Flag.BAD_INPUT) == 0
-        if not good.all():
-            self.counts["n_bad_input"] += int(np.sum(~good))
-            events, recos = events[good], {algorithm: reco[good] for algorithm, reco in recos.items()}
-            positions = positions[good]
-            targets = settings.targets(events)
+        targets, used = without_refused(events[good], self.settings.targets, on_error)
+        refused = (used.flags & Flag.BAD_INPUT) > 0
+        if refused.any():
+            good[good] = ~refused
+            targets = self.settings.targets(events[good])
+        self.counts["n_bad_input"] += int(np.sum(~good))
+        events, positions = events[good], positions[good]
+        recos = {algorithm: reco[good] for algorithm, reco in recos.items()}
         if self.oracle:
-            calibration = load_calibration(events.detector)
-            recos[ORACLE] = perfect_reconstruction(events, targets, calibration, use_tracks=settings.use_tracks)
+            options = {"use_tracks": self.settings.use_tracks}
+            recos[ORACLE] = perfect_reconstruction(events, targets, load_calibration(events.detector), **options)
         if events.reference is not None:
             particles, title = events.reference, events.reference_name or REFERENCE
             recos[REFERENCE] = Reconstruction(particles=particles, event=events.event, flags=events.flags, name=title)
@@ -253,13 +247,13 @@ class Evaluation:
             self.titles[algorithm] = reconstruction.name
 
     def _rule(self, algorithm: str, reconstruction: Reconstruction) -> Matching | HitMatching:
-        """The rule of the settings, or `WITHOUT_HITS` for a further algorithm without links from hits."""
+        """The rule of the settings, or energy and angle for a further algorithm without links from hits."""
         rule = self.settings.matching
         if isinstance(rule, HitMatching) and reconstruction.hit_links is None:
             if algorithm == self.name:
                 text = f"reconstruction '{algorithm}' has no links from hits to its particles"
                 raise InputError(f"{text}: match it by energy and angle", field="hit_links")
-            rule = WITHOUT_HITS
+            rule = Matching()
         if self.matched_by.setdefault(algorithm, rule.definition) != rule.definition:
             raise ValueError(f"some chunks of reconstruction '{algorithm}' have links from hits and others have none")
         return rule

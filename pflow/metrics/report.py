@@ -27,16 +27,11 @@ from pflow.show import html_table
 REFERENCE = "reference"
 """Name in the results of the algorithm whose particles are in the truth file (`Events.reference`)."""
 
-BY_TRACK_LINKS = "track_momentum.in_none"
-"""Key with another definition for an algorithm without links from tracks: no differences between the two."""
-
 WITHOUT_MATCHES = ("count", "event", "track_momentum", "jet_energy", "jets")
 """Parts of the results that do not depend on the matching of particles."""
 
 SCHEMA = "pflow-metrics-5"
 """Changes when a key is renamed, removed or redefined, not when one is added."""
-
-VERSIONS = ("pflow", "numpy", "scipy", "awkward", "uproot", "fastjet")
 
 DEFINITIONS = {
     "count.exact_fraction": "events with exactly as many reconstructed particles as targets / events",
@@ -211,7 +206,7 @@ class EvaluationSettings:
 
     `rule` to `invisible` are options of `pflow.event.truth.select_targets`, `e_min` in GeV. For `matching` by hits, the
     algorithm under evaluation must have links from hits to its particles; other algorithms without such links are
-    matched by energy and angle (`WITHOUT_HITS`), and the result names them.
+    matched by energy and angle, and the result names them.
 
     >>> EvaluationSettings(rule="calo", e_min=0.5).matching.cut
     3.0
@@ -301,7 +296,7 @@ def paired(first: Tree, second: Tree, by: Callable[[Number, Number], Number] = d
         )
     others = dict(leaves(second))
     if _without_track_links(first) != _without_track_links(second):
-        others.pop(BY_TRACK_LINKS, None)
+        others.pop("track_momentum.in_none", None)  # of an algorithm without links from tracks something else
     return {
         key: by(number, others[key])
         for key, number in leaves(first)
@@ -326,7 +321,7 @@ def document(result: EvaluationResult, *, inputs: Mapping[str, Any] | None = Non
     known = {name: trees.pop(name) for name in (ORACLE, REFERENCE) if name in trees}
     content = {
         "schema": SCHEMA,
-        "versions": versions(*VERSIONS),
+        "versions": versions("pflow", "numpy", "scipy", "awkward", "uproot", "fastjet"),
         "inputs": dict(inputs or {}),
         "sample": result.sample,
         "detector": result.detector,

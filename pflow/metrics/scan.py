@@ -44,8 +44,6 @@ NULL_SCALE = 1.25
 """Factor on all lengths and times in the null test."""
 MAX_PULL = 2.5
 """Largest deviation of the null test from 1, in its errors."""
-NUMBER_WIDTH = 13
-"""Characters of a narrow table for a number."""
 MIN_EVENTS = 30
 """Fewest events for a verdict of the null test: resampling fewer gives errors that are too small."""
 SAME = 1e-5
@@ -97,23 +95,20 @@ def parse_variations(texts: Sequence[str]) -> dict[str, tuple[float, ...]]:
         name, _, given = text.partition("=")
         if name in values:
             raise ConfigError(f"--vary: {name} is given twice")
-        values[name] = tuple(_value(name, word.strip()) for word in given.split(","))
+        if name in REFUSED:
+            raise ConfigError(f"cannot vary {name}: {REFUSED[name]}")
+        if name not in PARAMETERS:
+            expected, close = ", ".join(PARAMETERS), nearest(name, PARAMETERS)
+            raise ConfigError(f"--vary: no parameter '{name}', expected one of {expected}", suggestions=close)
+        kind = PARAMETERS[name].kind
+        for word in map(str.strip, given.split(",")):
+            try:
+                number = math.inf if name == "time" and word.casefold() == "none" else kind(word)
+            except ValueError:
+                found = f"expected {'whole ' * (kind is int)}numbers, with commas between them, found '{word}'"
+                raise ConfigError(f"--vary {name}: {found}") from None
+            values[name] = (*values.get(name, ()), number)
     return values
-
-
-def _value(name: str, word: str) -> float:
-    if name in REFUSED:
-        raise ConfigError(f"cannot vary {name}: {REFUSED[name]}")
-    if name not in PARAMETERS:
-        expected, close = ", ".join(PARAMETERS), nearest(name, PARAMETERS)
-        raise ConfigError(f"--vary: no parameter '{name}', expected one of {expected}", suggestions=close)
-    kind = PARAMETERS[name].kind
-    try:
-        number: float = math.inf if name == "time" and word.casefold() == "none" else kind(word)
-    except ValueError:
-        expected = "whole numbers" if kind is int else "numbers"
-        raise ConfigError(f"--vary {name}: expected {expected}, with commas between them, found '{word}'") from None
-    return number
 
 
 Kind = Literal["nominal", "point", "null test", "tuned"]
@@ -543,7 +538,7 @@ class ScanResult:
             return heads, [under(*section) for section in zip(self.algorithms.values(), sections, strict=True)]
 
         name_width = 2 + max(len(row[0]) for section in narrow([])[1] for row in section)
-        n = max(1, (width - name_width) // NUMBER_WIDTH)
+        n = max(1, (width - name_width) // 13)  # characters of a number
         parts = [self.headlines[start : start + n] for start in range(0, len(self.headlines), n)]
         return [terminal_table(*narrow(keys), **style, short=True) for keys in parts]
 

@@ -39,8 +39,6 @@ COLOUR_BY = ("truth", "reco", "energy", "subdetector")
 
 GREY = "#9a9a9a"
 """Colour of particles beyond `max_colours`."""
-LIGHT_GREY = "#c8c8c8"
-"""Colour of hits without a particle."""
 DARK = "#303030"
 """Colour of tracks and particles whose hits are not coloured by them."""
 PALETTE = (
@@ -51,8 +49,6 @@ PALETTE = (
 
 TRACK_POINTS, TRACK_TURNS = 49, 2.0
 """Points of a drawn track, and largest number of turns of a track that stays in the tracker."""
-ENTRY_TURNS = 100.0
-"""Largest number of turns of a particle before it enters the calorimeter."""
 
 Points = npt.NDArray[np.floating[Any]]
 
@@ -161,7 +157,7 @@ def make_scene(
         others = (of_hits >= 0) & ~np.isin(of_hits, highest)
         groups.append((f"{len(np.unique(of_hits[others]))} other particles", GREY, others))
         kind = "true" if colour_by == "truth" else "reconstructed"
-        groups.append((f"no {kind} particle", LIGHT_GREY, of_hits < 0))
+        groups.append((f"no {kind} particle", "#c8c8c8", of_hits < 0))
     elif colour_by == "subdetector":
         numbered = enumerate(colours(len(detector.calorimeters)))
         groups = [(detector.calorimeters[k].name, shade, hits["subdetector"] == k) for k, shade in numbered]
@@ -212,7 +208,8 @@ class _Particles:
         vertex = "vertex" in ak.fields(records)
         # A particle with an unknown vertex, NaN, starts at the origin.
         start = np.nan_to_num(jagged.vectors(records.vertex)) if vertex else np.zeros_like(self.momentum)
-        position, direction = _paths(start, self.momentum, charge, detector, ENTRY_TURNS, np.ones(1))
+        # A particle may turn a hundred times before it enters the calorimeter.
+        position, direction = _paths(start, self.momentum, charge, detector, 100.0, np.ones(1))
         self.entry: Points = position[:, 0]
         self.arrows = arrow_points(self.entry, direction[:, 0], self.energy, 0.25 * detector.ecal_inner_radius)
         self.pdg = ak.to_list(records.pdg)

@@ -128,7 +128,6 @@ CAVEATS = {
     "null test": ("n", "the change is less than in the null test"),
 }
 """Sign beside an open marker, and words below the figure, of each reason of `ScanResult.marks`."""
-TWO_FOUND = "count.two_photons_found.efficiency"
 
 
 @styled()
@@ -140,7 +139,7 @@ def scan_figures(result: ScanResult) -> dict[str, Figure]:
         # The null test's curve would cover the nominal one, and the oracle's curves each other.
         if result_of.point.kind == "null test" or name == ORACLE or name not in result_of.pairs:
             continue
-        marks = result.marks(result_of, TWO_FOUND) if name == MODEL else []
+        marks = result.marks(result_of, "count.two_photons_found.efficiency") if name == MODEL else []
         signs = f" ({''.join(CAVEATS[mark][0] for mark in marks)})" if marks else ""
         title = f"{result.algorithms[name]}, {result_of.point.name}{signs}"
         panel[title] = Series(**{of: np.array(result_of.pairs[name][of], float) for of in ("value", "low", "high")})
