@@ -4,15 +4,13 @@ import os
 import signal
 from signal import SIGINT, SIGTERM
 
-import awkward as ak
-import numpy as np
 import pytest
 
 from pflow.cli.main import main
-from pflow.event.events import Events, Flag
+from pflow.event.events import Events
 from pflow.io.flat import write_events
 from pflow.io.open import read_events
-from pflow.io.particles_root import RecoWriter, read_reco
+from pflow.io.particles_root import RecoWriter
 
 N_EVENTS = 5
 BAD = 3
@@ -36,21 +34,6 @@ def reconstruct(tmp_path, random_checkpoint, capsys):
         return code, capsys.readouterr().err, output
 
     return run
-
-
-def test_an_event_of_too_many_hits_is_an_error_or_an_empty_entry(reconstruct, good, tmp_path):
-    """A hit more than the default limit, behind two other events."""
-    many = ak.unflatten(good.hits[2][np.zeros(32769, dtype=int)], [32769])
-    write_events(tmp_path / "given.root", Events(detector=good.detector, hits=ak.concatenate([good.hits[:2], many])))
-    code, said, output = reconstruct(tmp_path / "given.root")
-    assert (code, list(output.parent.iterdir())) == (1, [])
-    assert "given.root, entry 2, 'hits': 32769 hits, expected at most 32768" in said
-    code, said, _ = reconstruct(tmp_path / "given.root", "--on-error=skip")
-    got = read_reco(output)
-    assert code == 3
-    assert "1 of 3 entries" in said
-    assert np.flatnonzero(got.flags & Flag.BAD_INPUT).tolist() == [2]
-    assert len(got.particles[2]) == 0
 
 
 @pytest.mark.parametrize("options", [[], ["--on-error=skip"]])

@@ -92,54 +92,46 @@ class AlgorithmMetrics:
     def __init__(self) -> None:
         self.n_spacelike = 0  # particles with more momentum than energy
         self.places = Columns()
-        self.particles = ParticleMetrics()
-        self.counts = CountMetrics()
-        self.pairs = PhotonPairMetrics()
-        self.events = EventMetrics()
-        self.jet_energy = JetEnergyMetrics()
-        self.budget = ConfusionBudget()
-        self.taus = TauMetrics()
-        self.tracks = TrackMetrics()
-        self.jets = jets.JetMetrics() if jets.available() else None
-        self.bosons = BosonMetrics()
+        self.particles, self.counts = ParticleMetrics(), CountMetrics()
+        self.parts: dict[str, Any] = {
+            "event": EventMetrics(),
+            "track_momentum": TrackMetrics(),
+            "confusion_budget": ConfusionBudget(),
+            "photon_pairs": PhotonPairMetrics(),
+            "jet_energy": JetEnergyMetrics(),
+            "taus": TauMetrics(),
+            "hadronic_mass": BosonMetrics(),
+        }
+        if jets.available():
+            self.parts["jets"] = jets.JetMetrics()
 
     def update(self, true: TrueEvents, reco: ParticleTable, matches: Matches, close: Matches, positions: Ints) -> None:
         """Count events by their reconstructed particles, unweighted, and by all and `close` matches.
 
         `positions` int64 [event]: places of the events in the input.
         """
-        truth, visible = true.truth, true.visible
+        truth, visible, parts = true.truth, true.visible, self.parts
         self.places.add(place=positions, start=true.start)
         self.n_spacelike += int(np.sum(np.linalg.norm(reco.momentum, axis=1) > 1.01 * reco.energy))
         self.particles.update(truth, reco, matches, close)
         self.counts.update(truth, reco)
-        self.pairs.update(truth, reco, matches)
-        self.events.update(visible, reco)
-        self.jet_energy.update(true.axes, reco)
-        self.budget.update(visible, truth, reco, matches, true.oracle)
-        self.taus.update(true.taus, reco, matches)
-        if self.jets is not None and true.jets is not None:
-            self.jets.update(true.jets, reco)
-            self.bosons.update(true.bosons, reco, matches)
+        parts["event"].update(visible, reco)
+        parts["confusion_budget"].update(visible, truth, reco, matches, true.oracle)
+        parts["photon_pairs"].update(truth, reco, matches)
+        parts["jet_energy"].update(true.axes, reco)
+        parts["taus"].update(true.taus, reco, matches)
+        if true.jets is not None:
+            parts["hadronic_mass"].update(true.bosons, reco, matches)
+            parts["jets"].update(true.jets, reco)
 
     def result(self) -> Tree:
         """Results with the keys of ``metrics.json``."""
         bootstrap = Bootstrap(self.places["place"])
-        parts = {
-            "event": self.events,
-            "track_momentum": self.tracks,
-            "confusion_budget": self.budget,
-            "photon_pairs": self.pairs,
-            "jet_energy": self.jet_energy,
-            "taus": self.taus,
-            "hadronic_mass": self.bosons,
-            **({} if self.jets is None else {"jets": self.jets}),
-        }
         return {
             "n_events": bootstrap.weights.shape[1],
             "count": self.counts.numbers(bootstrap),
             **self.particles.numbers(bootstrap),
-            **{name: tree for name, part in parts.items() if (tree := part.numbers(bootstrap))},
+            **{name: tree for name, part in self.parts.items() if (tree := part.numbers(bootstrap))},
         }
 
 
@@ -243,7 +235,7 @@ class Evaluation:
                 matches, close = (match_by_hits(*links, events.hits, *counts, of) for of in (rule, rule.close))
             metrics = self.algorithms.setdefault(algorithm, AlgorithmMetrics())
             metrics.update(true, particles, matches, close, positions)
-            metrics.tracks.update(reconstruction.track_momentum(events))
+            metrics.parts["track_momentum"].update(reconstruction.track_momentum(events))
             self.titles[algorithm] = reconstruction.name
 
     def _rule(self, algorithm: str, reconstruction: Reconstruction) -> Matching | HitMatching:
@@ -273,7 +265,7 @@ class Evaluation:
             matched_otherwise={name: rule for name, rule in self.matched_by.items() if rule != default},
             sample=", ".join(samples[:2]) + (f" and {len(samples) - 2} more" if len(samples) > 2 else ""),
             detector=", ".join(self.detectors),
-            energy="" if some is None else _energy_text(some.events.columns["true_energy"]),
+            energy="" if some is None else _energy_text(some.parts["event"].columns["true_energy"]),
         )
 
 
@@ -500,7 +492,7 @@ def _warn_of(total: Evaluation, file: str) -> None:
         if metrics.n_spacelike > MAX_SPACELIKE * n:
             text = f"{metrics.n_spacelike} of {n} particles have more momentum than energy: are both in GeV, and of "
             warn(f"{total.titles[name]}: {text}one calibration? Masses and jets are wrong", ImplausibleWarning)
-        energy, true = (metrics.events.columns[column] for column in ("energy", "true_energy"))
+        energy, true = (metrics.parts["event"].columns[column] for column in ("energy", "true_energy"))
         far = (true > 0) & (energy > np.maximum(MAX_RESPONSE * true, true + MIN_EXCESS))
         if far.any():
             text = f"{total.titles[name]}: particles of {np.count_nonzero(far)} of {len(far)} events have up to "

@@ -44,8 +44,6 @@ from pflow.physics.arrays import Index
 from pflow.physics.kinematics import angle_between
 from pflow.physics.pdg import CLASSES, class_index
 
-COLUMNS = ("pdg", "charge", "energy", "momentum")
-
 
 def find_faults(
     particles: ak.Array, *, name: str = "particles", file: str | None = None, entries: Ints | None = None
@@ -102,7 +100,7 @@ class ParticleTable:
 
     def take(self, rows: npt.NDArray[Any]) -> ParticleTable:
         """The particles chosen by a mask, or by indices in the order of the events."""
-        columns = {name: getattr(self, name)[rows] for name in COLUMNS}
+        columns = {name: getattr(self, name)[rows] for name in ("pdg", "charge", "energy", "momentum")}
         return ParticleTable(counts=np.bincount(self.event[rows], minlength=len(self.counts)), **columns)
 
     @cached_property

@@ -6,7 +6,7 @@ import dataclasses
 import itertools
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -277,12 +277,11 @@ class EvaluationResult:
         return REFERENCE if REFERENCE in others else next(iter(others), None)
 
 
-def paired(first: Tree, second: Tree, by: Callable[[Number, Number], Number] = difference) -> dict[str, Number]:
+def paired(first: Tree, second: Tree) -> dict[str, Number]:
     """Differences of the numbers of two trees, first minus second, with errors of the paired comparison, by key.
 
     The trees come from `EvaluationResult.algorithms` of one evaluation or of two. Events at the same place of the input
-    are paired, also if two detectors saw them. `by`: `pflow.metrics.stats.ratio` for the quotient. ValueError: the
-    trees have different numbers of events.
+    are paired, also if two detectors saw them. ValueError: the trees have different numbers of events.
 
     >>> events = pflow.read_events("gammasep_test_small.root")
     >>> result = pflow.evaluate(pflow.reconstruct(events, "general"), events, oracle=False)
@@ -298,7 +297,7 @@ def paired(first: Tree, second: Tree, by: Callable[[Number, Number], Number] = d
     if _without_track_links(first) != _without_track_links(second):
         others.pop("track_momentum.in_none", None)  # of an algorithm without links from tracks something else
     return {
-        key: by(number, others[key])
+        key: difference(number, others[key])
         for key, number in leaves(first)
         if isinstance(number, Number) and isinstance(others.get(key), Number)
     }

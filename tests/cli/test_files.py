@@ -12,13 +12,13 @@ from pflow.checkpoint import load_model
 from pflow.cli import files
 from pflow.cli.main import main
 from pflow.errors import ConfigError, InputError
-from pflow.event.events import Events, Flag, ImplausibleWarning
+from pflow.event.events import Events, Flag
 from pflow.event.jagged import assigned_particle
 from pflow.event.schema import make_hits
 from pflow.io.edm4hep.podio import Collection
 from pflow.io.flat import write_events
 from pflow.io.inspect import inspect_file
-from pflow.io.open import open_events, read_events
+from pflow.io.open import read_events
 from pflow.physics.detector import load_detector
 
 
@@ -201,15 +201,6 @@ def test_answers_make_a_description_that_the_model_reads(cld_path, tmp_path, cal
         with pytest.raises(SystemExit):
             call("detector", cld_path, "-o", mine, "--force", "--absorber", wrong)
     assert "expected NAME=VALUE, found 'ecal='" in capsys.readouterr().err
-
-
-def test_name_and_field_can_be_given(cld_path, tmp_path, call):
-    mine = tmp_path / "mine.yaml"
-    assert call("detector", cld_path, "-o", mine, "--name", "mine", "--b-field", 3.25, "--entries", 5) == 0
-    drafted = load_detector(mine)
-    assert (drafted.name, drafted.b_field) == ("mine", 3.25)
-    with open_events(cld_path, detector=mine) as file, pytest.warns(ImplausibleWarning, match=r" 2 T would fit"):
-        assert len(file.read(0, 3)) == 3
 
 
 def test_from_hdf5_to_root_alone(tmp_path, sample_dir, call):

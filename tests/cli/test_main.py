@@ -127,19 +127,6 @@ def test_what_a_terminal_cannot_show_stops_nothing(monkeypatch):
     assert stdout.buffer.getvalue() == b"0.940 ?0.017\n"
 
 
-@pytest.mark.parametrize("terminal", [False, True])
-def test_an_error_has_no_progress_bar_above_it(tmp_path, monkeypatch, capsys, terminal):
-    monkeypatch.delenv("FORCE_COLOR", raising=False)
-    if terminal:
-        monkeypatch.setenv("FORCE_COLOR", "1")
-    words = ["reconstruct", tmp_path / "none.root", "--output", tmp_path / "reco.root", "--checkpoint=ild-g4-photon"]
-    assert main([*map(str, words)]) == 1
-    shown = capsys.readouterr().err
-    bar, error = shown.split("pflow reconstruct: error: ")
-    assert error.count("\n") == 1
-    assert ("reconstructing" in bar, "\x1b[2K" in bar.rpartition("reconstructing")[2]) == (terminal, terminal)
-
-
 def test_a_remote_file_is_not_called_damaged(capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "fsspec_xrootd", None)
     assert main(["inspect", "root://nowhere.invalid//a.root"]) == 1

@@ -276,19 +276,6 @@ def test_a_scan_is_a_table_figures_and_a_report(scanned):
     assert main(["inspect", str(scanned / "scan.json")]) == 0
 
 
-@pytest.mark.slow
-def test_two_commands_scan_a_detector_that_no_training_had(data_dir, tmp_path, call):
-    """Lead and scintillator tiles: the description is drafted from the file, and every point is outside of training."""
-    file, mine = data_dir / "edm4hep" / "tiles_zqq.edm4hep.root", tmp_path / "mine.yaml"
-    assert call("detector", file, "-o", mine, "--absorber", "ecal=lead:4.0", "--absorber", "hcal=steel:20") == 0
-    steps = ["--vary", "cells=1,2", "--vary", "hcal_layers=30,24"]
-    assert call("scan", file, "--detector", mine, *steps, "--entries", 2, "-o", tmp_path, "--device", "cpu") == 0
-    document = json.loads((tmp_path / "scan.json").read_text(encoding="utf-8"))
-    points = [(point["name"], {limit["kind"] for limit in point["limits"]}) for point in document["points"]]
-    assert points == [(name, {"outside"}) for name in ("nominal", "cells=2", "hcal_layers=24", "null test")]
-    assert (tmp_path / "class_photon_efficiency.png").is_file()
-
-
 @pytest.fixture
 def sample(sample_dir):
     return sample_dir / "multi_test_small.root"
