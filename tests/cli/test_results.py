@@ -118,12 +118,23 @@ def metrics(folder):
     return json.loads((folder / "metrics.json").read_text())
 
 
-def test_options_reach_the_results(evaluated, tmp_path):
-    options = ["--rule", "calo", "--min-energy", "0.5", "--match", "angle_energy", "--cut", "2.5", "--ignore-tracks"]
-    assert evaluated("--no-plots", "-q", *options) == 0
-    settings = metrics(tmp_path / "out")["settings"]
+@pytest.mark.parametrize(
+    ("options", "matching", "response"),
+    [
+        (["--cut", "2.5"], ("angle_energy", 2.5), 1.0),
+        (["--match", "hits", "--chunk-size", "2"], ("hits", 0.75), 0.5),  # not the true energy, but the softer photon
+        (["--match", "rank"], ("rank", 0.5), 1.0),
+    ],
+)
+def test_options_reach_the_results(evaluated, tmp_path, options, matching, response):
+    options += ["--rule", "calo", "--min-energy", "0.5", "--ignore-tracks", "--no-plots", "-q"]
+    assert evaluated(*options, reco="linked.root") == 0
+    content = metrics(tmp_path / "out")
+    settings = content["settings"]
     assert (settings["truth_rule"], settings["e_min_gev"], settings["use_tracks"]) == ("calo", 0.5, False)
-    assert settings["matching"]["cut"] == 2.5
+    assert (settings["matching"]["cost"], settings["matching"]["cut"]) == matching
+    assert content["energy"]["response_median"] == pytest.approx(response)
+    assert content["class"]["photon"]["fake_rate"] == 0.5
 
 
 @pytest.fixture(scope="module")
@@ -230,19 +241,6 @@ def test_oracle_plots_and_table_can_be_left_out(evaluated, tmp_path, capsys):
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["metrics.json"]
     assert evaluated("--no-plots", "--no-oracle", "-q", "--force") == 0
     assert capsys.readouterr().out == ""
-
-
-def test_matching_by_hits(evaluated, tmp_path):
-    assert evaluated("--match", "hits", "--chunk-size", 2, "--no-plots", "-q", reco="linked.root") == 0
-    content = metrics(tmp_path / "out")
-    # By energy the first photon would be the match; by hits it is the softer one.
-    assert content["energy"]["response_median"] == pytest.approx(0.5)
-    assert content["class"]["photon"]["efficiency"] == 1.0
-    assert content["class"]["photon"]["fake_rate"] == 0.5
-    assert content["oracle"]["class"]["photon"]["efficiency"] == 1.0
-    matching = content["settings"]["matching"]
-    assert (matching["cost"], matching["cut"], matching["algorithms_matched_otherwise"]) == ("hits", 0.75, {})
-    assert "at least 0.25" in matching["definition"]
 
 
 @pytest.fixture(scope="module")
