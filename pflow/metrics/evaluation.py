@@ -176,8 +176,6 @@ class Evaluation:
         numbers are not finite, its energy is below 0, or links from hits, for matching by hits, are missing or wrong.
         """
         check_choice(on_error, ("raise", "skip"), "on_error")
-        if self.name not in reconstructions and not (self.oracle and self.name == ORACLE):
-            raise ValueError(f"expected the reconstruction '{self.name}', found {', '.join(reconstructions) or 'none'}")
         recos = {algorithm: dataclasses.replace(reco, name=algorithm) for algorithm, reco in reconstructions.items()}
         for reco in recos.values():
             reco.check_events(events)
@@ -210,16 +208,15 @@ class Evaluation:
         self.counts["n_bad_input"] += int(np.sum(~good))
         events, positions = events[good], positions[good]
         recos = {algorithm: reco[good] for algorithm, reco in recos.items()}
+        by_oracle = None  # of the one that is made here, and of no reconstruction with its name
         if self.oracle:
-            options = {"use_tracks": self.settings.use_tracks}
-            recos[ORACLE] = perfect_reconstruction(events, targets, load_calibration(events.detector), **options)
+            calibration = load_calibration(events.detector)
+            recos[ORACLE] = perfect_reconstruction(events, targets, calibration, use_tracks=self.settings.use_tracks)
+            by_oracle = energy_by_kind(ParticleTable.from_records(recos[ORACLE].particles))
         if events.reference is not None:
             particles, title = events.reference, events.reference_name or REFERENCE
             recos[REFERENCE] = Reconstruction(particles=particles, event=events.event, flags=events.flags, name=title)
         self.n_targets += int(targets.counts.sum())
-        # Without `oracle`, a reconstruction of that name is an ordinary one.
-        oracle = recos.get(ORACLE) if self.oracle else None
-        by_oracle = None if oracle is None else energy_by_kind(ParticleTable.from_records(oracle.particles))
         true = TrueEvents(events, targets, oracle=by_oracle)
         for algorithm, reconstruction in recos.items():
             if reconstruction.track_links is not None:

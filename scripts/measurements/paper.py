@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 
 from measurements.rows import DATA, REPORT, Row, fill, read_rows, table, write_rows
-from measurements.shipped import TRANSLATION, Sample, measure
+from measurements.shipped import COUNT, TRANSLATION, Sample, measure
 from pflow.cli.recipe import load_recipe, run_recipe
 from pflow.metrics.match import Matching
 from pflow.metrics.stats import Number, leaves
@@ -29,10 +29,7 @@ QUANTITIES = {
         "angle, mean [deg]": "angle.mean_deg",
         "exactly one particle [%]": "count.exact_fraction",
     },
-    "gammasep": {
-        "exactly the right number of photons [%]": "count.one_vs_two_accuracy",
-        "the same, pairs above 30 mrad [%]": "count.one_vs_two_accuracy_above_30_mrad",
-    },
+    "gammasep": COUNT,
 }
 """By sample, of matched particles under truth rule `stable`: names in results.csv, and keys in metrics.json."""
 BEFORE = {

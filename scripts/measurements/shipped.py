@@ -61,12 +61,12 @@ SAMPLES = {
 }
 """Samples by the verb that evaluates them."""
 
-_COUNT = {
+COUNT = {
     "exactly the right number of photons [%]": "count.one_vs_two_accuracy",
     "the same, pairs above 30 mrad [%]": "count.one_vs_two_accuracy_above_30_mrad",
 }
 _PHOTONS = {
-    **_COUNT,
+    **COUNT,
     "pairs: opening angle / true, median": "photon_pairs.opening_response",
     "pairs: mass / true, median": "photon_pairs.mass_response",
     "pairs: mass / true, resolution_68": "photon_pairs.mass_width",

@@ -117,7 +117,7 @@ def test_an_output_shows_what_it_was_made_from(output, sample_dir, capsys):
     assert shown["checkpoint"] == {"path": "ild-g4-photon", "sha256": load_model("ild-g4-photon").digest}
     assert "torch" in shown["versions"]
     assert shown["inputs"][0]["path"].endswith("gammasep_test_small.root")
-    assert shown["options"]["max_hits"] == 32768
+    assert (shown["options"]["max_hits"], shown["options"]["read_as"]) == (32768, None)
     assert main(["inspect", output, "--json"]) == 0
     made = json.loads(capsys.readouterr().out)["provenance"]
     assert made["kind"] == "reconstruction"
