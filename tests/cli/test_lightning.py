@@ -240,10 +240,10 @@ def test_a_subclass_has_an_optimiser_and_hyperparameters_of_its_own(small, tiny_
 
 
 def test_the_tuner_finds_a_rate_and_the_training_takes_it(small, tiny_module, tmp_path):
-    trainer = pl.Trainer(accelerator="cpu", max_epochs=6, limit_val_batches=0, default_root_dir=tmp_path, **QUIET)
+    trainer = pl.Trainer(accelerator="cpu", max_epochs=3, limit_val_batches=0, default_root_dir=tmp_path, **QUIET)
     data = ParticleFlowData(train=small["val"], val=small["val"], batch_size=8, chunk_size=32)
     module = tiny_module()
-    Tuner(trainer).lr_find(module, data, num_training=40, early_stop_threshold=None)
+    Tuner(trainer).lr_find(module, data, num_training=20, early_stop_threshold=None)
     assert module.lr != 1e-3
     trainer.fit(module, data)
     assert trainer.optimizers[0].param_groups[0]["initial_lr"] == module.lr
