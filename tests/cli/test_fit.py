@@ -15,7 +15,6 @@ import yaml
 from pflow.checkpoint import load_model, read_checkpoint, write_weights
 from pflow.cli import fit
 from pflow.cli.main import main as main_with_exit_code
-from pflow.cli.recipe import load_recipe
 from pflow.errors import ConfigError, InputError, PflowError
 from pflow.io.flat import write_events
 from pflow.model.pointing.config import PointingNetworkConfig
@@ -144,33 +143,6 @@ def test_a_run_is_not_overwritten_nor_resumed_without_its_checkpoint(moved, tiny
     (moved / "last.ckpt").unlink()
     with pytest.raises(ConfigError, match=r"has no last\.ckpt to resume: begin it again, with pflow fit --config"):
         fit.main("fit", [f"--checkpoint={moved}"])
-
-
-def test_the_same_seed_gives_the_same_losses_and_weights(run, tiny, data, tmp_path):
-    fit.main("fit", [*tiny, *data, "--trainer.max_epochs=2"])
-    assert logged(tmp_path / "run", "train/loss") == logged(run, "train/loss")
-    again, once = (read_checkpoint(folder / "last.ckpt").state_dict for folder in (tmp_path / "run", run))
-    assert all(torch.equal(again[name], weight) for name, weight in once.items())
-
-
-def test_a_pointing_fit_is_resumed_within_an_epoch(small, tmp_path):
-    sizes = ("width=8", "heads=1", "feedforward=8", "encoder_layers=1", "decoder_layers=1", "hidden_width=4")
-    options = [
-        *load_recipe("photon").write(tmp_path / "recipe.yaml", 0),
-        *(f"--model.reconstructor.network.{size}" for size in sizes),
-        *(f"--data.train={small['val']}", f"--data.val={small['val']}", *FEW),
-        *("--trainer.max_epochs=9", "--trainer.accelerator=cpu", "--trainer.enable_progress_bar=false"),
-        *("--trainer.val_check_interval=2", "--model.final_lr=1", "--model.warmup=0"),
-        "--trainer.limit_val_batches=2",
-    ]
-    undisturbed, resumed = tmp_path / "undisturbed", tmp_path / "resumed"
-    fit.main("fit", [*options, "--trainer.max_steps=6", f"--output={undisturbed}"])
-    fit.main("fit", [*options, "--trainer.max_steps=4", f"--output={resumed}"])
-    assert read_checkpoint(resumed / "last.ckpt").header.provenance["step"] == 4
-    fit.main("fit", [*options, "--trainer.max_steps=6", f"--output={resumed}", f"--checkpoint={resumed / 'last.ckpt'}"])
-    later = logged(resumed, "val/loss", version=1)
-    assert later == logged(undisturbed, "val/loss")[2:]
-    assert len(later) == 1
 
 
 def test_a_model_of_one_detector_begins_no_training_on_another(sample_dir, tmp_path):

@@ -143,6 +143,7 @@ def test_the_average_is_on_the_trainings_device_and_taken_at_once(monkeypatch):
 
 
 SAME_NUMBER = ("--data.batch_size=20", "--trainer.max_epochs=2")
+NETWORK = "--model.reconstructor.network"
 BY_TOKENS = ("--data.max_tokens=9000", "--trainer.max_epochs=2", "--trainer.max_steps=99")
 """Lightning fetches a batch ahead, as it does not know their number."""
 
@@ -164,7 +165,7 @@ def interrupted(small, tiny):
 
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(ParticleFlowData, "on_before_batch_transfer", counted)
-            defaults = () if "--checkpoint" in options else (*tiny, *data, "--ema.decay=0.9")
+            defaults = () if "--checkpoint" in options else (*tiny, *data, "--ema.decay=0.9", f"{NETWORK}.dropout=0.1")
             return pflow.cli.fit.main("fit", [*defaults, *options]), batches
 
     return fit
