@@ -164,13 +164,11 @@ def test_lists_of_files_have_the_numbers_of_one_file(lists, tmp_path):
     all_events, a, b = lists
     options = ["--no-plots", "--no-oracle", "-q", "-o"]
     assert evaluate(*reco_of(all_events), "--truth", all_events, *options, tmp_path / "one") == 0
-    assert evaluate(*reco_of(a, b), "--truth", a, b, *options, tmp_path / "two") == 0
     pattern = ["--compare", f"Same={a.parent}/[ab].reco.root"]
-    assert evaluate(*reco_of(a, b), "--truth", a, b, *pattern, *options, tmp_path / "three") == 0
-    expected = numbers_of(tmp_path / "one")
-    assert numbers_of(tmp_path / "two") == expected
-    numbers = numbers_of(tmp_path / "three")
-    assert all(numbers[key] == expected[key] for key in ("count", "class", "energy"))
+    assert evaluate(*reco_of(a, b), "--truth", a, b, *pattern, *options, tmp_path / "two") == 0
+    expected, numbers = numbers_of(tmp_path / "one"), numbers_of(tmp_path / "two")
+    assert {key for key in expected if numbers[key] != expected[key]} == {"titles", "differences"}
+    assert all(numbers["compare"]["Same"][key] == expected[key] for key in ("count", "class", "energy"))
 
 
 def test_a_file_of_a_list_is_left_out_or_said_to_be_there_twice(lists, tmp_path, capsys):
@@ -185,13 +183,11 @@ def test_a_file_of_a_list_is_left_out_or_said_to_be_there_twice(lists, tmp_path,
     assert "1 of 2 files were left out" in capsys.readouterr().err
     assert evaluate(*reco_of(a), "--truth", a, *options, tmp_path / "alone") == 0
     assert numbers_of(tmp_path / "out") == numbers_of(tmp_path / "alone")
-    # Interrupted copies, of an output and of its truth.
-    for number, path in enumerate((*reco_of(b), b)):
-        no_root.write_bytes(path.read_bytes()[:2000])
-        files = [*reco_of(a), no_root, "--truth", a, b] if number == 0 else [*reco_of(a, b), "--truth", a, no_root]
-        assert evaluate(*files, *options, tmp_path / f"cut{number}", "--on-error", "skip") == 3
-        assert "1 of 2 files were left out" in capsys.readouterr().err
-        assert numbers_of(tmp_path / f"cut{number}") == numbers_of(tmp_path / "alone")
+    no_root.write_bytes(b.read_bytes()[:2000])  # an interrupted copy of the truth
+    call = [*reco_of(a, b), "--truth", a, no_root, *options, tmp_path / "cut", "--on-error", "skip"]
+    assert evaluate(*call) == 3
+    assert "1 of 2 files were left out" in capsys.readouterr().err
+    assert numbers_of(tmp_path / "cut") == numbers_of(tmp_path / "alone")
 
 
 @pytest.mark.parametrize(
@@ -296,6 +292,7 @@ def test_an_event_is_drawn_in_each_format_by_default_in_two(sample, tmp_path, ca
     assert all(path.read_bytes().startswith(start) for path, start in starts.items())
     assert capsys.readouterr().out == "".join(f"wrote {path}\n" for path in starts)
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("pflow.plots.rendered", lambda *_: b"")  # is slow
     call("display", sample, "--entry", 2)
     assert {path.name for path in tmp_path.iterdir()} == {"display_2.html", "display_2.png", "a.png", "a.pdf", "a.html"}
 
