@@ -21,6 +21,7 @@ from pflow.event.events import Reconstruction
 from pflow.event.jagged import Links, sum_by_pair, with_same_source
 from pflow.event.truth import Targets
 from pflow.metrics.stats import (
+    LEVEL,
     Axis,
     Bootstrap,
     Columns,
@@ -31,13 +32,13 @@ from pflow.metrics.stats import (
     Number,
     Series,
     Tree,
+    by_rank,
     mean,
     median,
+    quantile,
     quantile_68,
-    quantile_by_rank,
     ratio,
     resolution_68,
-    resolution_by_rank,
     series_in_bins,
 )
 from pflow.physics.arrays import Index
@@ -540,14 +541,14 @@ class ParticleMetrics(Metrics):
 
         def of_bin(rows: Ints) -> dict[str, Number]:
             response, angle = (np.sort(self.pairs[name][rows]) for name in ("response", "angle"))
-            middle, width = quantile_by_rank(response, 0.5), resolution_by_rank(response)
+            middle, width = by_rank(quantile, response, 0.5), by_rank(resolution_68, response, LEVEL)
             return {
                 "response_median": middle,
                 "resolution_68": width,
                 # Numbers by rank have no resamples for a ratio: the interval is of the width alone.
                 "resolution_68_over_median": width * (1 / middle.value) if middle.value else Number.undefined(),
-                "median_deg": quantile_by_rank(angle, 0.5),
-                "q68_deg": quantile_by_rank(angle, 0.68),
+                "median_deg": by_rank(quantile, angle, 0.5),
+                "q68_deg": by_rank(quantile, angle, 0.68),
             }
 
         for k, (name, rows) in enumerate(self._groups()):

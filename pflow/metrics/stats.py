@@ -371,20 +371,12 @@ def _size(content: float, n: int) -> int:
     return max(1, math.ceil(round(content * n, 9)))
 
 
-def quantile_by_rank(values: Floats, q: float) -> Number:
-    """Quantile q of rising values that are independent, between the quantiles q -+ sqrt(q (1 - q) / n)."""
-    return _by_rank(quantile, values, q)
+def by_rank(statistic: Callable[[Floats, float], float], values: Floats, p: float) -> Number:
+    """A `quantile` p, or the `resolution_68` with content p, of rising values that are independent.
 
-
-def resolution_by_rank(values: Floats) -> Number:
-    """`resolution_68` of rising values that are independent, between the values for contents c -+ sqrt(c (1 - c) / n).
-
-    To first order the standard error of the length of the narrowest interval (R. Grübel, Ann. Stat. 16 (1988) 619).
+    The interval ends at the values for p -+ sqrt(p (1 - p) / n), which of the narrowest interval's length is to first
+    order the standard error (R. Grübel, Ann. Stat. 16 (1988) 619).
     """
-    return _by_rank(resolution_68, values, LEVEL)
-
-
-def _by_rank(statistic: Callable[[Floats, float], float], values: Floats, p: float) -> Number:
     if len(values) < 3:
         return Number(statistic(values, p), math.nan, math.nan)
     spread = math.sqrt(p * (1 - p) / len(values))
