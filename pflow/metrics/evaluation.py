@@ -549,7 +549,9 @@ def check_description(reco: FilePath, name: str, events: Events) -> None:
     described = {entry["description"] for entry in _inputs(reco) or () if entry.get("description")}
     if by_geometry and described and digest(events.detector) not in described:
         options = made.get("options", {})
-        before = options.get("read_as") or f"detector '{options.get('detector')}' as it was described then"
+        before = options.get("read_as")
+        if not isinstance(before, str):  # a detector that was made in Python is stored as a whole
+            before = f"detector '{options.get('detector')}' as it was described then"
         warn(
             f"{reco}: the particles of {name} were made with another description ({before}) than the one that the "
             f"truth is read with, detector '{events.detector.name}': give the same --detector",

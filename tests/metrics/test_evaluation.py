@@ -18,7 +18,14 @@ from pflow.io.flat import write_events
 from pflow.io.open import iterate_events
 from pflow.io.particles_root import NOTE, RecoWriter, read_provenance
 from pflow.io.root import write_note
-from pflow.metrics.evaluation import Evaluation, check_input, check_order, truth_settings, visible_truth
+from pflow.metrics.evaluation import (
+    Evaluation,
+    check_description,
+    check_input,
+    check_order,
+    truth_settings,
+    visible_truth,
+)
 from pflow.metrics.match import HitMatching, Matching
 from pflow.metrics.report import EvaluationSettings, document, method, paired, summary
 from pflow.metrics.stats import Number, Series, leaves
@@ -436,6 +443,15 @@ def test_links_from_missing_tracks_or_without_targets_are_refused(events, pandor
     links = Links.by_event(*(np.array([number]) for number in (3, 7, 0, 1)), len(events)).records()
     with pytest.raises(InputError, match=r"entry 3, 'track_links\.source': PFlow: points outside .* another file\?"):
         pflow.evaluate(dataclasses.replace(pandora, track_links=links), events, oracle=False)
+
+
+def test_another_description_that_was_made_in_python_is_named(events, monkeypatch):
+    made = {"configuration": {"tokeniser": {"config": {"geometry": True}}}}
+    made["options"] = {"detector": "mine", "read_as": {"name": "mine", "b_field": 4.0}}
+    monkeypatch.setattr("pflow.metrics.evaluation.provenance_of", lambda _: made)
+    monkeypatch.setattr("pflow.metrics.evaluation._inputs", lambda _: [{"description": "of before"}])
+    with pytest.warns(ImplausibleWarning, match=r"another description \(detector 'mine' as it was described then\)"):
+        check_description("reco.root", "PFlow", events)
 
 
 @pytest.fixture
