@@ -55,12 +55,6 @@ BATCH_SIZE, GPU_BATCH_SIZE = 32, 256
 MAX_BATCH_TOKENS = 65536
 """Most source tokens in a batch, padding included; on a GPU more where its free memory holds them."""
 
-BYTES_PER_TOKEN = 32 << 10
-"""Memory for a source token of a batch: four times what hadronic Z decays of 43 particles take."""
-
-FRACTIONS = ("hit_fraction", "track_fraction")
-"""Parts of generated particles that become links."""
-
 COLUMNS = tuple(field.name for field in dataclasses.fields(ParticleTokens) if field.name != "counts")
 """Columns of generated particles that are kept."""
 
@@ -134,7 +128,8 @@ def batch_limits(device: torch.device) -> tuple[int, int]:
         return BATCH_SIZE, MAX_BATCH_TOKENS
     # Free, not all memory: other processes may use the same GPU.
     free, _ = torch.cuda.mem_get_info(device)
-    return GPU_BATCH_SIZE, max(MAX_BATCH_TOKENS, free // BYTES_PER_TOKEN)
+    # 32 kB for a source token are four times what hadronic Z decays of 43 particles take.
+    return GPU_BATCH_SIZE, max(MAX_BATCH_TOKENS, free // (32 << 10))
 
 
 class ParticleCollector:
@@ -148,7 +143,7 @@ class ParticleCollector:
         self._n_events = n_events
         self._parts: list[tuple[Index, dict[str, npt.NDArray[Any]]]] = []
         self._links: dict[str, list[tuple[npt.NDArray[Any], ...]]] = {
-            name: [(none,) * 4] if linked else [] for name in FRACTIONS
+            name: [(none,) * 4] if linked else [] for name in ("hit_fraction", "track_fraction")
         }
         self.truncated = np.zeros(n_events, dtype=np.bool_)
 

@@ -235,10 +235,6 @@ def _run(call: str, checkpoint: str, settings: Settings, chunk: Chunk) -> ChunkR
     return result
 
 
-SUFFIXES = (".root", ".h5", ".hdf5", ".edm4hep")
-"""Endings of event files that the name of an output does not repeat."""
-
-
 @dataclasses.dataclass(kw_only=True)
 class Summary:
     """Results of a call of `reconstruct_files`."""
@@ -435,10 +431,10 @@ def plan(
 
 
 def stem(path: str) -> str:
-    """Name of an event file without folders, endings (`SUFFIXES`) and the query of an address."""
+    """Name of an event file without folders, endings of event files and the query of an address."""
     name = os.path.basename(path.partition("?")[0])
     # A name may have several endings, such as .edm4hep.root.
-    while name.endswith(SUFFIXES):
+    while name.endswith((".root", ".h5", ".hdf5", ".edm4hep")):
         name = name.rpartition(".")[0]
     return name
 
@@ -615,9 +611,6 @@ def _unlike(detector: Detector, name: str) -> str:
 INPUT_KEYS = ("uuid", "entries", "schema", "truth_tracks", "description")
 """Fields of an input that must agree in the provenance of two outputs for them to be the same; its path may differ."""
 
-WAYS = ("on_error", "batch_size", "chunk_size", "device", "cluster")
-"""Options that the particles of an event do not depend on."""
-
 
 def describe_input(file: EventFile) -> dict[str, Any]:
     """Path, size, UUID and schema of an input file, and a digest of its detector's description, as plain data."""
@@ -679,12 +672,13 @@ def is_finished(output: Path, provenance: Mapping[str, Any], n_entries: int) -> 
         return False
 
     def essence(made: Mapping[str, Any]) -> dict[str, Any]:
-        """Everything that determines the particles of an output, by name."""
+        """Everything that determines the particles of an output, by name; how they are computed does not."""
+        ways = ("on_error", "batch_size", "chunk_size", "device", "cluster")
         return {
             "pflow": made.get("pflow_version"),
             "checkpoint": str(made.get("checkpoint", {}).get("sha256"))[:12],
             **{f"input's {key}": [entry.get(key) for entry in made.get("inputs", ())] for key in INPUT_KEYS},
-            **{name: value for name, value in made.get("options", {}).items() if name not in WAYS},
+            **{name: value for name, value in made.get("options", {}).items() if name not in ways},
             **{f"decoding's {name}": value for name, value in made.get("decoding", {}).items()},
         }
 

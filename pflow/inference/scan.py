@@ -60,8 +60,6 @@ from pflow.tokens.tokeniser import Tokeniser
 
 LOOKED_AT = 20
 """Events whose hits and tokens are counted, and in which moves are checked."""
-DETECTOR = "detector"
-"""Parameter name of samples whose detectors differ in more than one number."""
 CSV, REPORT, DOCUMENT = "scan.csv", "report.html", "scan.json"
 SCHEMA = "pflow-scan-point-3"
 
@@ -345,7 +343,7 @@ def _with_detectors(
     labels = {name: PARAMETERS[name].label for name in steps}
     if len(detectors) == 1:
         return labels, points
-    values = {sample: {DETECTOR: float(number)} for number, sample in enumerate(detectors)}
+    values = {sample: {"detector": float(number)} for number, sample in enumerate(detectors)}
     with contextlib.suppress(ConfigError):  # a calorimeter is not described
         known = {sample: measures(detector) for sample, detector in detectors.items()}
         first, *others = known.values()

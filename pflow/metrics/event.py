@@ -153,10 +153,6 @@ class PhotonPairMetrics(Metrics):
         }
 
 
-MIN_MASS_FRACTION = 0.01
-"""Smallest ratio of true visible mass and energy for a mass response; excludes single particles."""
-
-
 class EventMetrics(Metrics):
     """Response of the visible energy and mass: reconstructed over true, of all visible particles, target or not."""
 
@@ -170,7 +166,7 @@ class EventMetrics(Metrics):
         columns = {name: self.columns[name] for name in ("true_energy", "true_mass", "energy", "mass")}
         # An event without visible particles has no response, but keeps its place in the bootstrap.
         used = columns["true_energy"] > 0
-        massive = used & (columns["true_mass"] > MIN_MASS_FRACTION * columns["true_energy"])
+        massive = used & (columns["true_mass"] > 0.01 * columns["true_energy"])  # no single particles
         result = {}
         for name, rows in (("energy", np.flatnonzero(used)), ("mass", np.flatnonzero(massive))):
             response = Distribution(columns[name][rows] / columns[f"true_{name}"][rows], rows, bootstrap)
@@ -183,17 +179,13 @@ class EventMetrics(Metrics):
         return result
 
 
-MIN_NONE = 1e-5
-"""Smallest fraction of the tracks' momentum in no particle that is not rounding."""
-
-
 class TrackMetrics(Metrics):
     """Fractions of the track momentum in neutral particles, and in no particle."""
 
     def update(self, momentum: Floats) -> None:
         """Count events by their `pflow.event.events.Reconstruction.track_momentum`."""
         total, neutral, none = momentum.T
-        rounded = np.where(none > MIN_NONE * total, none, 0.0)  # differences of sums in float32
+        rounded = np.where(none > 1e-5 * total, none, 0.0)  # differences of sums in float32
         self.add(total, total=total, neutral=neutral, none=rounded)
 
     def numbers(self, bootstrap: Bootstrap) -> Tree:

@@ -170,8 +170,6 @@ def masses(momenta: Floats) -> Floats:
     return np.asarray(np.sqrt(np.maximum(0.0, momenta[:, 3] ** 2 - np.sum(momenta[:, :3] ** 2, axis=1))))
 
 
-ANGLE_SCALE = 0.1
-"""Angle, rad, with the cost of an energy error of 100%."""
 CLOSE = 0.5
 """Largest cost of the matches that the headline efficiency counts: 50% of the energy, or 50 mrad; half the hits."""
 PAIRS_AT_ONCE = 1 << 20
@@ -181,7 +179,7 @@ PAIRS_AT_ONCE = 1 << 20
 def angle_energy(truth: ParticleTable, reco: ParticleTable, i: Ints, j: Ints) -> Floats:
     """Cost sqrt((dE / E_true)^2 + (angle / 0.1 rad)^2) of the pairs (i, j), float64 [P]."""
     relative = (reco.energy[j] - truth.energy[i]) / truth.energy[i]
-    return np.asarray(np.hypot(relative, angle(truth, reco, i, j) / ANGLE_SCALE))
+    return np.asarray(np.hypot(relative, angle(truth, reco, i, j) / 0.1))
 
 
 def angle(truth: ParticleTable, reco: ParticleTable, i: Ints, j: Ints) -> Floats:

@@ -46,8 +46,6 @@ MAX_PULL = 2.5
 """Largest deviation of the null test from 1, in its errors."""
 MIN_EVENTS = 30
 """Fewest events for a verdict of the null test: resampling fewer gives errors that are too small."""
-SAME = 1e-5
-"""Largest relative difference of the sums over two events' primary particles for the same primaries."""
 
 
 class Parameter(NamedTuple):
@@ -350,7 +348,7 @@ def shared_places(nominal: Floats, other: Floats) -> Ints:
     # Each column by its largest sum: numbers, PDG codes and energies differ by orders of magnitude.
     size = np.abs(np.concatenate([nominal, other])).max(axis=0)
     mine, theirs = (sums / np.where(size > 0, size, 1.0) for sums in (nominal, other))
-    tree, same = cKDTree(mine), {"r": SAME, "p": np.inf}
+    tree, same = cKDTree(mine), {"r": 1e-5, "p": np.inf}  # sums of the same primaries differ by rounding alone
     n_mine, n_theirs = (cKDTree(of).query_ball_point(theirs, return_length=True, **same) for of in (mine, theirs))
     alone = (n_mine == 1) & (n_theirs == 1)
     places[alone] = tree.query(theirs[alone], p=np.inf)[1]

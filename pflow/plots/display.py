@@ -47,9 +47,6 @@ PALETTE = (
 )
 """First colours of particles: M. Petroff's (arXiv:2107.02270) without the greys, and some more."""
 
-TRACK_POINTS, TRACK_TURNS = 49, 2.0
-"""Points of a drawn track, and largest number of turns of a track that stays in the tracker."""
-
 Points = npt.NDArray[np.floating[Any]]
 
 
@@ -242,7 +239,8 @@ def _tracks(tracks: ak.Array, shades: tuple[str, ...], detector: Detector) -> Li
     momentum, charge = jagged.vectors(tracks.momentum), ak.to_numpy(tracks.charge).astype(np.float64)
     d0, phi, z0 = (np.nan_to_num(ak.to_numpy(tracks[field]).astype(np.float64)) for field in ("d0", "phi", "z0"))
     perigee = np.stack([-d0 * np.sin(phi), d0 * np.cos(phi), z0], axis=-1)
-    points, _ = _paths(perigee, momentum, charge, detector, TRACK_TURNS, np.linspace(0.0, 1.0, TRACK_POINTS))
+    # Of a track that stays in the tracker two turns.
+    points, _ = _paths(perigee, momentum, charge, detector, 2.0, np.linspace(0.0, 1.0, 49))
     texts = _texts((f"track {k}, charge {q:+.0f}" for k, q in enumerate(charge)), momentum)
     return Lines(name="tracks", kind="tracks", points=points.astype(np.float32), colours=shades, texts=texts)
 

@@ -38,8 +38,6 @@ from pflow.plots import COLORS, MARK, MARKERS, styled
 from pflow.plots.evaluation import caption, plot_binned
 from pflow.show import html_table
 
-CLOSE = 0.12  # smallest distance of two values, of the length of an axis, for labels that do not lie on each other
-
 CSS = """
 body { font: 15px/1.45 system-ui, sans-serif; color: #222; max-width: 1200px; margin: 2em auto; padding: 0 1em; }
 h1 { font-size: 1.6em; margin-bottom: 0; } h2 { font-size: 1.2em; margin-top: 2em; border-bottom: 1px solid #ccc; }
@@ -251,11 +249,11 @@ def _curves(result: ScanResult, parameter: str, algorithm: str) -> dict[str, lis
 def _places(result: ScanResult, parameter: str) -> tuple[dict[float, float], bool]:
     """Place on the axis of each value: the value, inf to the right of the largest one; and whether it is to scale.
 
-    Values are evenly spaced where their labels would lie on each other.
+    Values are evenly spaced where labels, less than 12% of the axis apart, would lie on each other.
     """
     values = sorted({point.point.values[parameter] for point in result.points})
     finite = [value for value in values if math.isfinite(value)]
-    if len(finite) > 1 and np.diff(finite).min() < CLOSE * np.ptp(finite):
+    if len(finite) > 1 and np.diff(finite).min() < 0.12 * np.ptp(finite):
         return {value: float(number) for number, value in enumerate(values)}, False
     beyond = max(finite, default=0.0) + max(0.25 * np.ptp([0.0, *finite]), 1e-3)
     return {value: value if math.isfinite(value) else beyond for value in values}, True
