@@ -302,8 +302,9 @@ def _samples(
             raise InputError("the file has no entries", file=path)
         sample = next((sample for sample in samples.values() if sample.detector == file.detector), None)
         if sample is None:
-            name = stem(path)
-            name = name if name not in samples else f"{name} ({file.detector.name})"
+            # Files of one name may be of several detectors of one name.
+            more = (f"{stem(path)} ({file.detector.name}{f' {n}' * (n > 1)})" for n in itertools.count(1))
+            name = next(name for name in itertools.chain([stem(path)], more) if name not in samples)
             sample = samples[name] = Sample(name, file.detector, [], [], np.zeros(0, dtype=np.int64), 0)
         described = describe_input(file)
         # Twice the same events would make all errors smaller.

@@ -172,6 +172,18 @@ def test_each_measure_in_which_detectors_differ_is_a_parameter(sample, options, 
     assert list(scan(two, detector=[ild, detectors["both"]], **options).labels) == ["detector"]
 
 
+def test_files_of_one_name_and_of_detectors_of_one_name_are_all_there(sample, options, tmp_path):
+    files, detectors = [], []
+    for field in (3.5, 3.0, 2.5):
+        files.append(tmp_path / f"{field}T" / "a.root")
+        files[-1].parent.mkdir()
+        shutil.copy(sample, files[-1])
+        detectors.append(dataclasses.replace(load_detector("ild_g4"), b_field=field))
+    result = scan(files, detector=detectors, **options)
+    assert [point.point.name for point in result.points] == ["nominal", "a (ild_g4)", "a (ild_g4 2)"]
+    assert [point.point.values["field [T]"] for point in result.points] == [3.5, 3.0, 2.5]
+
+
 def test_samples_of_other_events_are_not_paired(sample, sample_dir, options):
     files, tokens = [sample, sample_dir / "cld_multi_test_small.root"], ["ild_g4", "cld"]
     result = scan(files, detector=tokens, vary={"cells": [2]}, **options)
