@@ -95,8 +95,8 @@ class CountMetrics(Metrics):
 class PhotonPairMetrics(Metrics):
     """Opening angle and mass of pairs of photons, reconstructed over true, and the angle of each photon.
 
-    Counts events whose only targets are two photons, if both have a match. The mass is of massless photons; photons
-    have their rank by true energy, the first one is the harder.
+    Counts events whose only targets are two photons, if both have a match and their directions differ. The mass is of
+    massless photons; photons have their rank by true energy, the first one is the harder.
     """
 
     n_pairs = 0
@@ -109,6 +109,7 @@ class PhotonPairMetrics(Metrics):
         partner[matches.truth] = matches.reco
         first = truth.offsets[:-1][is_pair]
         both = (partner[first] >= 0) & (partner[first + 1] >= 0)
+        both &= angle_between(truth.momentum[first], truth.momentum[first + 1]) > 0  # else there is no ratio of angles
         self.n_pairs += len(first)
         true = np.stack([first[both], first[both] + 1])
         true = np.take_along_axis(true, truth.rank[true], axis=0)  # [2, pairs], the harder photon first

@@ -67,6 +67,12 @@ def test_pairs_at_their_barycentre_show(make_table):
     assert result["angle_2_mean_deg"].value == pytest.approx(math.degrees(0.045 / 3), rel=1e-3)
 
 
+def test_photons_of_one_direction_have_no_ratio_of_angles(make_table):
+    result = pair_metrics(make_table, [photons(0, 0), photons(0, 80)], [photons(0, 1), photons(0, 80)])
+    assert (result["n_pairs"], result["n_found"]) == (2, 1)
+    assert result["opening_response"].value == pytest.approx(1)
+
+
 def back_to_back(energy):
     return [(22, energy / 2, 90, 0), (22, energy / 2, 90, 180)]
 
