@@ -354,6 +354,9 @@ def evaluate(
         raise TypeError(f"{', '.join(options)}: for files of events; the truth rule and the like are in `settings`")
     check_fields(options, (field.name for field in dataclasses.fields(ReadOptions)), "options of reading")
     name = name or (reco.name if isinstance(reco, Reconstruction) else collection)
+    # Its particles would be those of the file's reference, or of the oracle that is made here.
+    if name == REFERENCE or (oracle and name == ORACLE):
+        raise ConfigError(f"the name '{name}' is taken: give the reconstruction another one (name)")
     for further in compare or {}:
         if further in (name, ORACLE, REFERENCE):
             raise ConfigError(f"compare: the name '{further}' is taken")

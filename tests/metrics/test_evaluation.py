@@ -67,6 +67,15 @@ def test_reference_of_the_file_is_evaluated_with_a_title_of_its_own(make_records
     assert result.titles == {"Classic": "Classic (Classic)", "reference": "Classic (reference)"}
 
 
+@pytest.mark.parametrize("name", ["oracle", "reference"])
+def test_a_reconstruction_does_not_take_the_name_of_another_algorithm(make_records, make_events, name):
+    """Its numbers were those of the other."""
+    events, reco = make_events(TRUTH), answer(make_records(RECO), name=name)
+    with pytest.raises(ConfigError, match=f"the name '{name}' is taken: give the reconstruction another one"):
+        pflow.evaluate(reco, events)
+    assert "mine" in pflow.evaluate(reco, events, name="mine").algorithms
+
+
 @pytest.mark.parametrize("n_chunks", [5, 12])
 def test_chunks_equal_one_pass(make_records, make_events, n_chunks):
     rng = np.random.default_rng(0)
