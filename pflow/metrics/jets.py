@@ -231,6 +231,8 @@ def jet_axes(events: Events, visible: ParticleTable) -> dict[str, Floats]:
     """
     energy, momentum = visible.sums[:, 3], visible.sums[:, :3]
     at_rest = (energy > 0) & (np.linalg.norm(momentum, axis=1) < AT_REST * energy)
+    # Particles that are all at rest, such as a neutron, have no axis.
+    at_rest &= np.bincount(visible.event, visible.momentum.any(axis=1), len(energy)) > 0
     thrusts, cosines = np.full((2, len(energy)), np.nan)
     for event in np.flatnonzero(at_rest).tolist():
         momenta = visible.momentum[visible.offsets[event] : visible.offsets[event + 1]]

@@ -1,3 +1,4 @@
+import dataclasses
 import itertools
 import math
 
@@ -11,7 +12,16 @@ from pflow.event.schema import make_particles
 from pflow.io.open import read_events
 from pflow.metrics import jets as module
 from pflow.metrics.evaluation import AlgorithmMetrics, Evaluation, TrueEvents
-from pflow.metrics.jets import ALGORITHMS, ConfusionBudget, JetMetrics, energy_by_kind, find_jets, thrust, true_jets
+from pflow.metrics.jets import (
+    ALGORITHMS,
+    ConfusionBudget,
+    JetMetrics,
+    energy_by_kind,
+    find_jets,
+    jet_axes,
+    thrust,
+    true_jets,
+)
 from pflow.metrics.match import match
 from pflow.metrics.stats import Bootstrap
 
@@ -256,11 +266,14 @@ def test_the_axis_is_that_of_the_quarks_or_thrust(make_events):
     of_photon = [*quarks, (22, 1e-3, 90, 0), *two_jets(100.0, 80)]
     parents = [[2, 2, -1, -1, -1], [-1] * 2, [-1], [-1] * 3]
     events = make_events([of_photon, two_jets(100.0, 80), [(22, 5.0, 80, 0)], recoiling], parent=parents)
-    axes = TrueEvents(events, pflow.select_targets(events)).axes
+    true = TrueEvents(events, pflow.select_targets(events))
+    axes = true.axes
     cosines = [0.5, math.cos(math.radians(80)), math.nan, math.nan]
     assert axes["abs_cos_theta"] == pytest.approx(cosines, rel=1e-5, nan_ok=True)
     assert axes["sqrt_s"][1:] == pytest.approx([100.0, math.nan, math.nan], nan_ok=True)
     assert axes["thrust"][1] == pytest.approx(1)
+    still = jet_axes(events, dataclasses.replace(true.visible, momentum=0 * true.visible.momentum))
+    assert np.isnan([*still["thrust"], *still["sqrt_s"]]).all()
 
 
 def test_algorithms_of_one_evaluation_have_the_same_rest(sample_dir):
