@@ -276,7 +276,7 @@ def save_options(save_header, header):
 
 @pytest.mark.parametrize(
     ("network", "message"),
-    [({"width": 2**16, "feedforward": 2**16}, "size mismatch"), ({"encoder_layers": 500}, "Missing key")],
+    [({"width": 2**16, "feedforward": 2**16}, "size mismatch"), ({"encoder_layers": 50}, "Missing key")],
 )
 def test_sizes_are_compared_with_the_weights_before_memory_is_taken(save_options, network, message, monkeypatch):
     monkeypatch.setattr("pflow.checkpoint.load_weights", load_weights_on_meta)
