@@ -190,8 +190,12 @@ class Bootstrap:
     def __init__(self, positions: Ints | int, *, n: int = N_RESAMPLES) -> None:
         places = np.arange(positions) if isinstance(positions, int) else positions
         generator = np.random.default_rng(SEED)
+        n_places, at_once = int(places.max(initial=-1)) + 1, 10_000
+        # In parts, because the draws have eight bytes each before they become uint8.
+        sizes = [min(at_once, n_places - start) for start in range(0, n_places, at_once)]
         # Event by event, so that the weights do not depend on the number of events.
-        drawn = generator.poisson(1.0, (int(places.max(initial=-1)) + 1, n)).astype(np.uint8)
+        draws = [generator.poisson(1.0, (size, n)).astype(np.uint8) for size in sizes]
+        drawn = np.concatenate([np.zeros((0, n), dtype=np.uint8), *draws])
         # The weights of a resample lie together, as `Distribution` reads one resample after the other.
         self.weights = np.ascontiguousarray(drawn[places].T)
 
