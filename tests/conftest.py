@@ -123,8 +123,8 @@ def made_once(tmp_path_factory) -> Callable[..., Path]:
 
 
 class _Asinh(torch.nn.Module):
-    def forward(self, *arrays: torch.Tensor) -> tuple[torch.Tensor]:
-        return (torch.asinh(arrays[0]),)
+    def forward(self, values: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        return {"y": torch.asinh(values["x"])}
 
 
 @pytest.fixture
@@ -135,8 +135,8 @@ def tiny_graphs(monkeypatch) -> None:
     if not hasattr(torch.onnx, "ops"):
         pytest.skip(f"graphs need torch 2.13 or near it, not {torch.__version__}")
     x, y = (TensorSpec(name, "float64", ("n",)) for name in "xy")
-    example = (torch.linspace(-2.0, 2.0, 5, dtype=torch.float64),)
-    graph = Graph(module=_Asinh(), example=example, inputs=(x,), outputs=(y,))
+    example = {"x": torch.linspace(-2.0, 2.0, 5, dtype=torch.float64)}
+    graph = Graph(_Asinh(), example, inputs=(x,), outputs=(y,))
     monkeypatch.setattr("pflow.export.pointing.pointing_graphs", lambda *_: {"encoder": graph})
 
 

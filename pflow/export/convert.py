@@ -15,8 +15,7 @@ import gc
 import logging
 import math
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -275,19 +274,19 @@ class TensorSpec:
     """Sizes; a name stands for an axis of any length, the same for all tensors with that name."""
 
 
-@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+@dataclasses.dataclass(frozen=True, eq=False)
 class Graph:
-    """A module to convert (in evaluation mode, on the CPU), example inputs, and its input and output tensors."""
+    """A module to convert (in evaluation mode, on the CPU), which goes from a dictionary of tensors to another one."""
 
     module: nn.Module
-    example: tuple[Tensor, ...]
+    example: dict[str, Tensor]
     inputs: tuple[TensorSpec, ...]
+    """In the order of the example, as the outputs in that of the module's."""
     outputs: tuple[TensorSpec, ...]
 
     def run(self, values: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Compute the outputs in torch from the inputs among `values`."""
-        computed = self.module(*(values[spec.name] for spec in self.inputs))
-        return dict(zip((spec.name for spec in self.outputs), computed, strict=True))
+        return self.module({name: values[name] for name in self.example})  # type: ignore[no-any-return]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -339,25 +338,18 @@ class Loop:
         return {"truncated": ~steps[-1][STOP], **rows}
 
 
-@contextmanager
-def _uncollected() -> Iterator[None]:
-    """Without the garbage collector, which looks through a trace's many objects again and again: 8% of the time."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
-
-
 def to_onnx(graph: Graph | Loop, path: Path, *, metadata: dict[str, str]) -> list[str]:
     """Convert a graph and write it to a file, with the texts `metadata`, which a runtime shows.
 
     Returns the names of the inputs that the file has: inputs that the module does not use are left out.
     """
-    with _uncollected():
+    enabled = gc.isenabled()
+    gc.disable()  # it would look through a trace's many objects again and again: 8% of the time
+    try:
         model = _converted(graph) if isinstance(graph, Graph) else _in_loop(_converted(graph.step), graph)
+    finally:
+        if enabled:
+            gc.enable()
     onnx.helper.set_model_props(model, metadata)
     onnx.checker.check_model(model)
     onnx.save(model, str(path))
@@ -372,7 +364,7 @@ def check_graphs(graphs: Mapping[str, Graph | Loop], files: Mapping[str, Path]) 
         if isinstance(graph, Loop):
             values["limit"] = values["limit"].clamp(max=CHECKED_STEPS)
         else:
-            values |= dict(zip((spec.name for spec in graph.inputs), graph.example, strict=True))
+            values |= graph.example
         expected = graph.run(values)
         session = onnxruntime.InferenceSession(files[name].read_bytes(), providers=["CPUExecutionProvider"])
         # By the session's own inputs: those that a graph does not use are not in the file.
@@ -393,15 +385,17 @@ def check_graphs(graphs: Mapping[str, Graph | Loop], files: Mapping[str, Path]) 
 def _converted(graph: Graph) -> Any:
     """The ONNX model of a graph."""
     graph.module.eval()
-    axes = ((i for i, size in enumerate(spec.shape) if isinstance(size, str)) for spec in graph.inputs)
-    dynamic = tuple(dict.fromkeys(of_input, torch.export.Dim.DYNAMIC) for of_input in axes)
+    dynamic = {
+        spec.name: {i: torch.export.Dim.DYNAMIC for i, size in enumerate(spec.shape) if isinstance(size, str)}
+        for spec in graph.inputs
+    }
     disabled = logging.root.manager.disable
     logging.disable(logging.WARNING)  # in all threads: the exporter remarks on packages that are not installed
     try:
         with warnings.catch_warnings():
             for category in (DeprecationWarning, FutureWarning):  # the exporter's own use of torch
                 warnings.simplefilter("ignore", category)
-            program = torch.export.export(graph.module, graph.example, dynamic_shapes={"arrays": dynamic}, strict=False)
+            program = torch.export.export(graph.module, (graph.example,), dynamic_shapes=(dynamic,), strict=False)
             converted = torch.onnx.export(
                 program,
                 dynamo=True,

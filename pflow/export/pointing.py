@@ -35,6 +35,7 @@ from pflow.event.schema import PXYZ, XYZ
 from pflow.export.convert import OPSET, Graph, Loop, TensorSpec, attend_by_scan, check_graphs, to_onnx
 from pflow.io.atomic import check_output, replacing
 from pflow.model.api import describe
+from pflow.model.decode import change_tensors
 from pflow.model.pointing import PointingReconstructor
 from pflow.model.pointing.config import PointingDecodingConfig
 from pflow.model.pointing.decoder import Memory, PairList
@@ -75,7 +76,7 @@ def rows_of(network: PointingNetwork) -> tuple[str, ...]:
 
 
 class EncoderGraph(nn.Module):
-    """Compute `values` from the arrays of `inputs`, both by position; changes the network."""
+    """From the tensors `inputs` of hits and tracks to what the other graphs read, by name; changes the network."""
 
     def __init__(self, model: TrainedModel, network: PointingNetwork, decoding: PointingDecodingConfig) -> None:
         super().__init__()
@@ -90,16 +91,12 @@ class EncoderGraph(nn.Module):
             strengths = layer.attention.strength.tolist()
             layer.attention.attend_nearby = functools.partial(attend_by_scan, strengths=strengths)
 
-    def forward(self, *arrays: Tensor) -> tuple[Tensor, ...]:
+    def forward(self, given: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Encode."""
-        return tuple(self.values(dict(zip(self.inputs, arrays, strict=True))).values())
-
-    def values(self, arrays: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """The outputs by name."""
         tokeniser = self.tokeniser
         config, detector = tokeniser.config, tokeniser.detector
-        hit_index = (arrays["hit_energy"] > config.hit_energy_min).nonzero().squeeze(1)  # [N]
-        hits = _columns({name: arrays[f"hit_{name}"].index_select(0, hit_index) for name in self.hit_fields})
+        hit_index = (given["hit_energy"] > config.hit_energy_min).nonzero().squeeze(1)  # [N]
+        hits = _columns({name: given[f"hit_{name}"].index_select(0, hit_index) for name in self.hit_fields})
         subdetector, layer = hits["subdetector"], hits["layer"]
         if config.geometry:
             hits["energy"] = at_hadron_scale(hits, detector)
@@ -113,7 +110,7 @@ class EncoderGraph(nn.Module):
             cells["merged_size"] = constant(grid.size, like=token)[cells["subdetector"]]
         features, tracks = {"hits": _features("hits", cells, tokeniser)}, None
         if self.track_fields:
-            tracks = _columns({name: arrays[f"track_{name}"] for name in self.track_fields})
+            tracks = _columns({name: given[f"track_{name}"] for name in self.track_fields})
             features["tracks"] = _features("tracks", with_entries(tracks, detector), tokeniser)
         readout = {**readout_columns(hits, tracks), "subdetector": subdetector, "layer": layer.float(), "token": token}
         sets: dict[str, Any] = {  # one event, without padding
@@ -205,7 +202,7 @@ LINK_OUTPUTS = tuple(f"{part}_link_{name}" for part in ("hit", "track") for name
 
 
 class DecoderStepGraph(nn.Module):
-    """Compute `outputs` from the arrays of `inputs`, both by position."""
+    """One step of the decoder, from the tensors `inputs` to the outputs, by name."""
 
     def __init__(self, network: PointingNetwork, decoding: PointingDecodingConfig) -> None:
         super().__init__()
@@ -214,31 +211,26 @@ class DecoderStepGraph(nn.Module):
         memory, past = (
             [f"{of}_{part}_{i}" for i in self.layers for part in ("key", "value")] for of in ("memory", "past")
         )
-        state = (*State._fields, *past)
-        self.inputs = (*EVENT, "pointer_keys", *memory, *(f"last_{name}" for name in state))
-        self.outputs = ("stop", *(f"next_{name}" for name in state), *(f"row_{name}" for name in rows_of(network)))
+        self.inputs = (*EVENT, "pointer_keys", *memory, *(f"last_{name}" for name in (*State._fields, *past)))
 
-    def forward(self, *arrays: Tensor) -> tuple[Tensor, ...]:
+    def forward(self, given: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Decode."""
-        values = dict(zip(self.inputs, arrays, strict=True))
-        caches = [KVCache(KeyValue(values[f"last_past_key_{i}"], values[f"last_past_value_{i}"])) for i in self.layers]
-        layers = [KeyValue(values[f"memory_key_{i}"], values[f"memory_value_{i}"]) for i in self.layers]
-        state = State(*(values[f"last_{name}"] for name in State._fields))
-        memory = Memory(layers, values["pointer_keys"].transpose(2, 3))
-        steps = Steps(self.network, tables_of(values), state, caches, memory, self.decoding)
-        outputs, row = {"stop": steps.point()}, steps.particle()
+        caches = [KVCache(KeyValue(given[f"last_past_key_{i}"], given[f"last_past_value_{i}"])) for i in self.layers]
+        layers = [KeyValue(given[f"memory_key_{i}"], given[f"memory_value_{i}"]) for i in self.layers]
+        state = State(*(given[f"last_{name}"] for name in State._fields))
+        memory = Memory(layers, given["pointer_keys"].transpose(2, 3))
+        steps = Steps(self.network, tables_of(given), state, caches, memory, self.decoding)
+        outputs, row = {"stop": ~steps.advance()}, steps.particle()
         outputs |= {f"next_{name}": value for name, value in steps.state._asdict().items()}
         for i, cache in enumerate(caches):
             assert cache.known is not None
             outputs |= {f"next_past_key_{i}": cache.known.key, f"next_past_value_{i}": cache.known.value}
-        for name, value in row.items():
-            outputs |= {f"row_{name}": value, f"row_{UNREFINED}{name}": value}
-        outputs["row_embedded"] = row["embedded"] + 0.0  # another output of the same name is not possible
-        return tuple(outputs[name] for name in self.outputs)
+        row["embedded"] = row["embedded"] + 0.0  # a tensor cannot be two outputs, and this is in the state, too
+        return outputs | {f"row_{name}": row[name.removeprefix(UNREFINED)] for name in rows_of(self.network)}
 
 
 class RefinementGraph(nn.Module):
-    """Compute `outputs` from the arrays of `inputs`, both by position; changes the network."""
+    """From the tensors `inputs` of decoded particles to physical ones, by name."""
 
     def __init__(self, model: TrainedModel, network: PointingNetwork, decoding: PointingDecodingConfig) -> None:
         super().__init__()
@@ -246,24 +238,23 @@ class RefinementGraph(nn.Module):
         self.vocabulary, self.calibration = model.tokeniser.pdg, model.calibration
         refined = network.refiner is not None
         self.inputs = ("hit_index", *(SOURCE if refined else ()), *rows_of(network))
-        self.outputs = (*PARTICLES, *(("existence",) if refined else ()), *LINK_OUTPUTS)
 
-    def forward(self, *arrays: Tensor) -> tuple[Tensor, ...]:
+    def forward(self, given: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Refine."""
-        values = dict(zip(self.inputs, arrays, strict=True))
         if self.network.refiner is None:
-            columns = {name.removeprefix(UNREFINED): column for name, column in values.items()}
-            pairs = PairList.where(values["hit_fraction"][None] >= MIN_HIT_FRACTION)
-            fraction = pairs.values(values["hit_fraction"][None])
+            columns = {name.removeprefix(UNREFINED): column for name, column in given.items()}
+            pairs = PairList.where(given["hit_fraction"][None] >= MIN_HIT_FRACTION)
+            fraction = pairs.values(given["hit_fraction"][None])
         else:
-            tables, rows = tables_of(values), {name: values[name][None] for name in ROWS}
+            tables, rows = tables_of(given), {name: given[name][None] for name in ROWS}
             items = tables.items._replace(direction=tables.items.direction[0])
-            source = EncodedSource(tables.tokens, items, tables.states, tables.hidden).change(lambda part: part[None])
+            parts = change_tensors(lambda part: part[None], [tables.tokens, items, tables.states, tables.hidden])
+            source = EncodedSource(*parts)
             decoded = DecodedParticles.of(rows, torch.ones_like(rows["seed"], dtype=torch.bool))
             refined_columns, refined = refine(self.network, decoded, source, self.decoding)
             columns = {name: column[0] for name, column in refined_columns.items()}
             pairs, fraction = refined.refinement.pairs, refined.listed_log_fraction.exp()
-        is_particle, hit_index = columns["is_particle"], values["hit_index"]
+        is_particle, hit_index = columns["is_particle"], given["hit_index"]
         row = is_particle.nonzero().squeeze(1)  # [P]
         names = ("pdg", "charge", "direction", "energy_sigma", "direction_sigma", "by_track")
         probability = columns["pdg_logits"].index_select(0, row).softmax(-1)
@@ -289,11 +280,12 @@ class RefinementGraph(nn.Module):
         hit, track = links(is_link & of_hits), links(is_link & ~of_hits)
         # Items count tracks after the hits, a host counts them from 0.
         tracks = track[0] - hit_index.shape[0], *track[1:]
-        if "existence" in self.outputs:
-            particles["existence"] = columns["existence"].index_select(0, row)
-        described = (particles[name] for name in self.outputs if name not in LINK_OUTPUTS)
+        outputs = {name: particles[name] for name in PARTICLES}
+        if "existence" in columns:
+            outputs["existence"] = columns["existence"].index_select(0, row)
         # A host counts all of its hits, also those whose energy was too low to be used.
-        return (*described, hit_index.index_select(0, hit[0]), *hit[1:], *tracks)
+        hits = hit_index.index_select(0, hit[0]), *hit[1:]
+        return outputs | dict(zip(LINK_OUTPUTS, (*hits, *tracks), strict=True))
 
 
 EXAMPLE_HITS, EXAMPLE_TRACKS, EXAMPLE_STEPS = 24, 3, 4  # none is 1: tracing takes sizes of 1 as constants
@@ -355,27 +347,28 @@ def pointing_graphs(model: TrainedModel, reconstructor: PointingReconstructor) -
     refinement = RefinementGraph(model, network, decoding)
 
     source = _example_source(model, encoder)
-    first = encoder.values(source)
+    first = encoder(source)
     values = first | {name.replace("initial_", "last_"): value for name, value in first.items()}
     steps: list[dict[str, Tensor]] = []
     # Some steps first: the step is traced with a past whose length is neither 0 nor 1, which would become constants.
     for _ in range(EXAMPLE_STEPS):
-        steps.append(dict(zip(step.outputs, step(*(values[name] for name in step.inputs)), strict=True)))
+        steps.append(step(values))
         values |= {name.replace("next_", "last_"): value for name, value in steps[-1].items()}
     started = "started" if network.decoder.embed_track is not None else ""
     for name in rows_of(network):
         before = [first[f"before_{name}"]] if started else []
         values[name] = torch.cat([*before, *(outputs[f"row_{name}"] for outputs in steps)])
-    inputs = {name: values[name] for name in refinement.inputs}
-    final = dict(zip(refinement.outputs, refinement(*inputs.values()), strict=True))
     return {
-        "encoder": _graph(encoder, source, first),
-        "decoder": Loop(_graph(step, {name: values[name] for name in step.inputs}, steps[-1]), "decoded", started),
-        "refinement": _graph(refinement, inputs, final),
+        "encoder": _graph(encoder, source),
+        "decoder": Loop(_graph(step, values), "decoded", started),
+        "refinement": _graph(refinement, values),
     }
 
 
-def _graph(module: Any, inputs: Mapping[str, Tensor], outputs: Mapping[str, Tensor]) -> Graph:
+def _graph(module: Any, values: Mapping[str, Tensor]) -> Graph:
+    """A graph with its inputs among `values` as example."""
+    inputs = {name: values[name] for name in module.inputs}
+
     def described(tensors: Mapping[str, Tensor]) -> tuple[TensorSpec, ...]:
         specs = []
         for name, tensor in tensors.items():
@@ -384,7 +377,7 @@ def _graph(module: Any, inputs: Mapping[str, Tensor], outputs: Mapping[str, Tens
             specs.append(TensorSpec(name, str(tensor.dtype).removeprefix("torch."), shape))
         return tuple(specs)
 
-    return Graph(module=module, example=tuple(inputs.values()), inputs=described(inputs), outputs=described(outputs))
+    return Graph(module, inputs, inputs=described(inputs), outputs=described(module(inputs)))
 
 
 def _example_source(model: TrainedModel, encoder: EncoderGraph) -> dict[str, Tensor]:

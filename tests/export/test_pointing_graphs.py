@@ -20,7 +20,7 @@ from pflow.errors import ConfigError, InputError
 from pflow.event import jagged
 from pflow.event.merge import Merge
 from pflow.export import convert
-from pflow.export.convert import Graph, Loop, TensorSpec, attend_by_scan, to_onnx
+from pflow.export.convert import Graph, TensorSpec, attend_by_scan, to_onnx
 from pflow.export.pointing import export_model, pointing_graphs
 from pflow.inference.events import Engine, reconstruct_valid
 from pflow.io.open import read_events
@@ -89,13 +89,6 @@ def inputs_of(events):
     return inputs
 
 
-def run(graph, values):
-    given = {spec.name: values[spec.name] for spec in graph.inputs}
-    if isinstance(graph, Loop):
-        return graph.run(given)
-    return dict(zip([spec.name for spec in graph.outputs], graph.module(*given.values()), strict=True))
-
-
 @torch.no_grad()
 @pytest.mark.parametrize("kind", KINDS)
 def test_graphs_give_the_particles_of_a_reconstruction(kind, events):
@@ -121,7 +114,7 @@ def test_graphs_give_the_particles_of_a_reconstruction(kind, events):
     for i in range(len(events)):
         values = inputs_of(events[i : i + 1])
         for graph in graphs.values():
-            values |= run(graph, values)
+            values |= graph.run(values)
         assert values["pdg"].tolist() == expected.pdg[i].tolist() != []
         np.testing.assert_allclose(values["energy"], expected.energy[i], rtol=1e-4)
         assert ("existence" in values) == ("existence" in expected.fields)
@@ -219,18 +212,17 @@ class Attention(torch.nn.Module):
         torch.manual_seed(0)
         self.attention = DirectionalSelfAttention(width=WIDTH, heads=HEADS).eval().requires_grad_(False)
 
-    def forward(self, *arrays: torch.Tensor) -> tuple[torch.Tensor]:
-        x, unit = arrays
-        directions, order = Directions.of(unit)
-        return (self.attention(x[order], directions=directions),)
+    def forward(self, values: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        directions, order = Directions.of(values["u"])
+        return {"a": self.attention(values["x"][order], directions=directions)}
 
 
-def tensors(n_tokens: int) -> tuple[torch.Tensor, torch.Tensor]:
+def tensors(n_tokens: int) -> dict[str, torch.Tensor]:
     """Tokens in jets all around, so that narrow heads see few of them."""
     random = torch.Generator().manual_seed(n_tokens)
     axis = torch.randn(3, 3, generator=random)[torch.arange(n_tokens) % 3]
     unit = torch.nn.functional.normalize(axis + 0.1 * torch.randn(n_tokens, 3, generator=random), dim=1)
-    return 3.0 * torch.randn(n_tokens, WIDTH, generator=random), unit
+    return {"x": 3.0 * torch.randn(n_tokens, WIDTH, generator=random), "u": unit}
 
 
 @pytest.fixture(scope="module")
@@ -241,12 +233,12 @@ def session(tmp_path_factory):
     exported = Attention()
     strengths = exported.attention.strength.tolist()
     exported.attention.attend_nearby = functools.partial(attend_by_scan, strengths=strengths)
-    to_onnx(Graph(module=exported, example=tensors(300), inputs=(x, unit), outputs=(attended,)), path, metadata={})
+    to_onnx(Graph(exported, tensors(300), inputs=(x, unit), outputs=(attended,)), path, metadata={})
     return onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
 
 
 @pytest.mark.parametrize("n_tokens", [1, 2, 127, 128, 129, 1000])
 def test_scan_gives_what_torch_gives(session, n_tokens):
-    x, unit = tensors(n_tokens)
-    (found,) = session.run(None, {"x": x.numpy(), "u": unit.numpy()})
-    np.testing.assert_allclose(found, Attention()(x, unit)[0].numpy(), rtol=1e-4, atol=1e-4)
+    values = tensors(n_tokens)
+    (found,) = session.run(None, {name: value.numpy() for name, value in values.items()})
+    np.testing.assert_allclose(found, Attention()(values)["a"].numpy(), rtol=1e-4, atol=1e-4)

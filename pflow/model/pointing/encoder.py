@@ -37,9 +37,7 @@ LOG_ROUNDING = 26.0 * math.log(2.0)
 # The preference for directions is cut off this far below zero, or further: much lower, and the weights would be
 # denormal numbers, which slow a CPU down many times.
 MIN_CUT_OFF = 60.0
-ANGLE_MARGIN = (
-    1e-3  # rad, to the angle within which tokens count: near an axis, angles from cosines are rounded to 4e-4
-)
+ANGLE_MARGIN = 1e-3  # rad, to the angle within which tokens count: near an axis, cosines round angles to 4e-4
 # Largest strength of a head for which all tokens count, be they back to back. Its logits are rounded as others are.
 MAX_WIDE = LOG_ROUNDING / 2.0
 

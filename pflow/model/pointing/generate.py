@@ -73,8 +73,8 @@ class Steps:
     states: Tensor = dataclasses.field(init=False)  # float [B, W], of the decoder
     seed: Tensor = dataclasses.field(init=False)  # int64 [B], token of the event where the next particle starts
 
-    def point(self) -> Tensor:
-        """Decode the next state of each event, and choose the most probable seed; bool [B], True = no particle.
+    def advance(self) -> Tensor:
+        """Decode the next state of each event, and choose the most probable seed; bool [B], True = one more particle.
 
         Decoding stops when the probability of the end reaches ``eos_threshold``.
         """
@@ -87,7 +87,8 @@ class Steps:
         eos_probability = 1.0 / (1.0 + (logits - eos_logit).exp().sum(1))
         # NaN reaches no threshold: its particle is decoded, so that the caller sees it.
         stop: Tensor = eos_probability >= self.decoding.eos_threshold
-        return stop | (state.empty_steps >= self.decoding.max_empty_steps)
+        stop = stop | (state.empty_steps >= self.decoding.max_empty_steps)
+        return ~stop
 
     def candidates(self) -> Tensor:
         """The items that the particle of each event may be assigned, bool [B, 1, M]."""
@@ -176,7 +177,7 @@ def emit_tracks(
 def decode_first_stage(
     network: PointingNetwork, source: EncodedSource, decoding: PointingDecodingConfig
 ) -> DecodedSequence:
-    """Decode without refinement and without gradients; changes the source in place."""
+    """Decode without refinement and without gradients."""
     decoder = BatchDecoder(network, source, decoding)
     decoded = decode(decoder, batch=len(source.states), max_particles=decoder.limits, device=source.states.device)
     if not decoder.tracks:
@@ -197,7 +198,7 @@ def particle_limits(decoding: PointingDecodingConfig, n_hits: Tensor, n_tracks: 
 
 
 class BatchDecoder(Steps):
-    """Decoder steps of a batch of events (`pflow.model.decode.Decoder`); changes its source in place."""
+    """Decoder steps of a batch of events (`pflow.model.decode.Decoder`)."""
 
     caches: list[KVCache]
 
@@ -208,7 +209,8 @@ class BatchDecoder(Steps):
         self.on_cpu = source.states.device.type == "cpu"
         memory, items = network.decoder.project(source.states), source.items
         items = items._replace(direction=items.direction.double(), sums=items.sums.double())  # as each step reads them
-        self.source = source._replace(items=items)
+        # A copy: `compact` moves rows in place.
+        self.source: EncodedSource = change_tensors(torch.clone, source._replace(items=items))
         tables, caches = self._make_tables(), [KVCache() for _ in network.decoder.stack.layers]
         state = State.first(network, tables, len(source.states))
         self.tracks: dict[str, Tensor] = {}  # columns of the particles that tracks start
@@ -219,10 +221,6 @@ class BatchDecoder(Steps):
             self.limits = (self.limits - n_tracks).clamp(min=0)
         super().__init__(network, tables, state, caches, memory, decoding)
         self.selected: Tensor | None = None  # [B', 1, M]
-
-    def advance(self) -> Tensor:
-        """Next decoder state and seed; bool [B'], True = one more particle."""
-        return ~self.point()
 
     def sizes(self, goes_on: Tensor) -> Tensor:
         """The number of pairs of a particle and an item; empty on a CPU, which has no queue to synchronise."""
@@ -292,10 +290,7 @@ def generate(network: PointingNetwork, batch: Batch, decoding: PointingDecodingC
     if network.refiner is None and decoding.candidate_threshold < 1.0:
         raise ValueError("candidates: a model without a refinement does not say how probably a particle exists")
     source = network.encode(batch)
-    # Decoding changes its source in place, and the refinement reads it again.
-    columns, mask, truncated = decode_first_stage(
-        network, source if network.refiner is None else source.change(torch.clone), decoding
-    )
+    columns, mask, truncated = decode_first_stage(network, source, decoding)
     # Without any decoded particle there is nothing to refine; the output has the refinement's column all the same.
     if network.refiner is not None and not mask.shape[1]:
         columns["existence"] = torch.ones_like(columns["log_energy"], dtype=torch.float32)
@@ -307,7 +302,7 @@ def generate(network: PointingNetwork, batch: Batch, decoding: PointingDecodingC
         for start in range(0, len(mask), size):
             of_events = itemgetter(slice(start, start + size))
             first_stage = DecodedParticles(*map(of_events, decoded))
-            refined_columns, refined = refine(network, first_stage, source.change(of_events), decoding)
+            refined_columns, refined = refine(network, first_stage, change_tensors(of_events, source), decoding)
             fraction = refined.refinement.pairs.dense(refined.listed_log_fraction.exp())
             parts.append({**refined_columns, "hit_fraction": fraction})
         columns = {name: torch.cat([part[name] for part in parts]) for name in parts[0]}

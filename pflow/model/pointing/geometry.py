@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable
 from typing import Annotated, NamedTuple, Self, get_type_hints
 
 import torch
@@ -163,10 +162,6 @@ class EncodedSource(NamedTuple):
     states: Tensor  # float [B, S, W]
     hidden: Tensor  # float [B, M, hidden], from `AssignmentLogits.items`
 
-    def change(self, function: Callable[[Tensor], Tensor]) -> EncodedSource:
-        """With a function applied to each tensor."""
-        return EncodedSource(*(change_tensors(function, part) for part in self))
-
     def in_tables(self, token: Tensor) -> Tensor:
         """Indices into B * S of tokens int64 [B, ...] of each event."""
         first = torch.arange(len(token), device=token.device) * self.states.shape[1]
@@ -177,7 +172,8 @@ class EncodedSource(NamedTuple):
         first_item = torch.arange(len(self.states), device=self.states.device)[:, None] * self.items.mask.shape[1]
         tokens = self.tokens._replace(item=self.tokens.item + first_item)
         items = self.items._replace(token=self.in_tables(self.items.token))
-        flat = EncodedSource(tokens, items, self.states, self.hidden).change(lambda part: part.flatten(0, 1))
+        source = self._replace(tokens=tokens, items=items)
+        flat: EncodedSource = change_tensors(lambda part: part.flatten(0, 1), source)
         # Not flat: `cosines` multiplies them event by event.
         items = flat.items._replace(direction=items.direction)
         return Tables(flat.tokens, items, *flat[2:], n_tokens=tokens.mask.shape[1], n_items=self.items.mask.shape[1])
@@ -258,7 +254,7 @@ def make_tokens_and_items(batch: Batch, *, n_subdetectors: int) -> tuple[Tokens,
         frames=frames.table(),
         tracks=tracks.table(),
         item=no_item.scatter(1, token, item_order)[:, :-1],
-        track=track_token.clone(),  # decoding changes each tensor in place
+        track=track_token,
     )
 
     item_position = torch.cat([readout.position, track_position], dim=1)

@@ -26,6 +26,7 @@ from pflow.model.api import (
     masked_mean,
     with_total,
 )
+from pflow.model.decode import change_tensors
 from pflow.model.pointing.config import PointingDecodingConfig, PointingNetworkConfig, PointingTrainingConfig
 from pflow.model.pointing.decoder import Assignment, PairList, PreviousParticles, candidates
 from pflow.model.pointing.generate import decode_first_stage, generate
@@ -245,8 +246,7 @@ def decode_and_match(
     """Decode with the first stage as a reconstruction does, without dropout and in full precision, and `match`."""
     fraction = target_fractions(target)
     decoding = decoding.limited(target.mask.shape[1] + EXTRA_PARTICLES)
-    # Cloned: decoding changes its source in place, and the refinement reads it afterwards.
-    precise = source.change(lambda part: (part.float() if part.is_floating_point() else part).clone())
+    precise = change_tensors(lambda part: part.float() if part.is_floating_point() else part, source)
     modes = [(module, module.training) for module in network.modules()]  # of a frozen stage they are not all the same
     network.eval()
     try:

@@ -3,8 +3,8 @@ import math
 
 import torch
 
-from pflow.model.pointing import PointingDecodingConfig, generate
-from pflow.model.pointing.generate import BatchDecoder, decode_first_stage, particle_limits
+from pflow.model.pointing import generate
+from pflow.model.pointing.generate import BatchDecoder, decode_first_stage
 
 LN10 = math.log(10.0)
 
@@ -69,7 +69,7 @@ def test_a_track_without_hits_is_no_empty_particle(make_model, by_hand):
         model.network.decoder.pointer.offset[1] = -50.0  # no seed twice: then the end is certain
         decoder = BatchDecoder(model.network, model.network.encode(batch), model.decoding)
         decoder.state.empty_steps.fill_(2)
-        decoder.point()
+        decoder.advance()
         decoder.particle()
     assert decoder.state.empty_steps.tolist() == [0]
     decoded = model.decode(batch, max_particles=20)
@@ -91,9 +91,9 @@ def test_a_track_starts_a_particle_from_its_threshold(make_model, batch):
 def test_each_event_is_cut_at_its_own_largest_number(make_model, events, collate):
     """Events of several sizes, in one batch and one by one: none ends by itself, each has its own limit."""
     model = make_model(eos_threshold=1.0)
-    model.set_decoding(max_particles=2, hits_per_particle=2, max_empty_steps=1000)
+    model.set_decoding(max_particles=6, hits_per_particle=2, max_empty_steps=1000)
     for chosen in (events, *([event] for event in events)):
-        limits = [max(2, len(event.charge) + len(event.energy) // 2) for event in chosen]
+        limits = [max(6, len(event.charge) + len(event.energy) // 2) for event in chosen]
         with torch.inference_mode():
             source = model.network.encode(collate(chosen))
             decoded = decode_first_stage(model.network, source, model.decoding)
@@ -141,14 +141,6 @@ def test_a_batch_refined_in_parts_gives_the_same(make_model, batch, monkeypatch)
     decoded = model.decode(batch)
     assert sizes == [1] * len(batch)
     torch.testing.assert_close(vars(decoded), vars(expected), rtol=1e-4, atol=1e-5)
-
-
-def test_the_largest_number_of_particles_follows_tracks_and_hits():
-    decoding = PointingDecodingConfig(max_particles=6, hits_per_particle=4)
-    n_hits, n_tracks = torch.tensor([40, 8, 31]), torch.tensor([3, 0, 2])
-    assert particle_limits(decoding, n_hits, n_tracks).tolist() == [13, 6, 9]
-    assert particle_limits(decoding.limited(5), n_hits, n_tracks).tolist() == [5, 5, 5]
-    assert particle_limits(dataclasses.replace(decoding, hits_per_particle=0), n_hits, n_tracks).tolist() == [6, 6, 6]
 
 
 def test_tracks_start_particles(parallel, batch, events):

@@ -81,7 +81,7 @@ def test_scheduled_sampling_predicts_what_is_decoded(make_model, batch, monkeypa
             network.decoder.starts[-1].weight.normal_()
             network.decoder.starts[-1].bias.zero_()
         source = network.encode(batch)
-        decoder = BatchDecoder(network, source.change(torch.clone), decoding)
+        decoder = BatchDecoder(network, source, decoding)
         columns, mask, _ = decode(decoder, batch=len(batch), max_particles=5, device=torch.device("cpu"))
     if tracks:
         assert 0 < decoder.tracks["is_particle"].sum() < batch.readout.track_mask.sum()
@@ -405,7 +405,7 @@ def test_a_few_steps_find_what_is_false_and_whose_hits_are(make_model, batch, mo
     optimiser = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=5e-3)
     torch.manual_seed(0)
     history = []
-    for _ in range(40):
+    for _ in range(30):
         optimiser.zero_grad()
         losses = model.losses(batch)
         losses["total"].backward()
