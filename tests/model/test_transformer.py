@@ -1,7 +1,4 @@
-"""Layers against torch's own, which are built of the same blocks in another way; packed events against padded ones.
-
-Keys and values are kept between steps.
-"""
+"""Layers against torch's own, which are built of the same blocks in another way."""
 
 import pytest
 import torch
@@ -10,7 +7,6 @@ from torch.nn import functional
 
 from pflow.model.transformer import (
     CrossAttention,
-    KVCache,
     LayerStyle,
     Packing,
     SelfAttention,
@@ -118,14 +114,6 @@ def test_attention_with_a_bias_is_that_of_the_fused_kernel():
     torch.testing.assert_close(attention(x[:, 1], attention.project(memory), bias=bias[:, :, 1:2]), expected[:, 1])
 
 
-def test_an_update_of_the_cache_returns_all_tokens_in_order():
-    cache, keys, values = KVCache(), *(randn(5, H, 6, 3, seed=seed) for seed in (0, 1))
-    for i in range(6):
-        known = cache.update(keys[:, :, i : i + 1], values[:, :, i : i + 1])
-    assert torch.equal(known.key, keys)
-    assert torch.equal(known.value, values)
-
-
 @pytest.mark.parametrize("shape", [(8,), (0, 8), (1, 8), (5, 8), (3, 1, 8), (1, 4, 8), (2, 3, 8)])
 def test_it_is_torchs_gelu_and_so_is_its_gradient(shape):
     x = randn(*shape).requires_grad_()
@@ -147,29 +135,6 @@ MASK = torch.tensor([[True, False, True, True], [True, False, False, False], [Fa
 
 
 X = randn(3, 4, W)
-
-
-@pytest.fixture
-def unpacked(monkeypatch):
-    """Switch packing off, as on a GPU."""
-
-    def switch_off():
-        monkeypatch.setattr(Packing, "of", staticmethod(lambda mask: None))
-
-    return switch_off
-
-
-def test_encoder_and_its_gradients_are_the_same_packed_and_padded(unpacked):
-    encoder = make_encoder(CONFIG)
-    encoded, gradients = [], []
-    for _ in range(2):
-        leaf = X.clone().requires_grad_()
-        encoded.append(encoder(leaf, mask=MASK)[MASK])
-        encoded[-1].square().sum().backward()
-        gradients.append(leaf.grad)
-        unpacked()
-    torch.testing.assert_close(*encoded)
-    torch.testing.assert_close(*gradients)
 
 
 def test_padding_is_packed_on_the_cpu_only():

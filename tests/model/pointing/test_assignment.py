@@ -7,24 +7,18 @@ from pflow.model.pointing import PointingNetworkConfig
 from pflow.model.pointing.decoder import PAIR_FEATURES, AssignmentLogits, PairList, PairsOfOne, candidates
 from pflow.model.pointing.network import delta_features
 
-ALL = torch.ones(1, 1, 1)
-"""Is unassigned: of any items."""
-
 
 def at_angles(*angles):
     """Hit positions 2 m away at some angles from x, in the x-y plane."""
     return [[2000 * math.cos(angle), 2000 * math.sin(angle), 0.0] for angle in angles]
 
 
-def near(source, seed, unassigned=ALL):
-    return candidates(source.tables(), source.in_tables(torch.tensor(seed)), unassigned)
-
-
 def test_candidates_are_within_the_cone_of_the_seed_and_not_assigned(by_hand, source_of):
     """Hits at 0.1, 0.29, 0.31 and pi from the seed."""
     batch = by_hand(energy=[1.0] * 5, position=at_angles(0, 0.1, -0.29, 0.31, math.pi))
-    for unassigned, expected in ((ALL, [0, 1, 2]), (torch.tensor([[[1.0, 0.02, 0.005, 1.0, 1.0]]]), [0, 1])):
-        assert near(source_of(batch), [[0]], unassigned).nonzero()[:, 2].tolist() == expected
+    for unassigned, expected in (([1.0] * 5, [0, 1, 2]), ([1.0, 0.02, 0.005, 1.0, 1.0], [0, 1])):
+        near = candidates(source_of(batch).tables(), torch.tensor([[0]]), torch.tensor([[unassigned]]))
+        assert near.nonzero()[:, 2].tolist() == expected
 
 
 def features_of(source, seed, pairs):
@@ -68,7 +62,7 @@ def test_an_items_assigned_fraction_changes_its_own_logits_only(batch, source_of
     torch.manual_seed(0)
     source = source_of(batch, torch.randn(len(batch), batch.hits.mask.shape[1] + batch.tracks.mask.shape[1], 12))
     tables, seed = source.tables(), torch.tensor([[0, 1], [1, 0], [0, 5], [3, 2]])
-    pairs = PairList.where(near(source, seed.tolist()))
+    pairs = PairList.where(candidates(tables, source.in_tables(seed), torch.ones(1, 1, 1)))
     logits = AssignmentLogits(PointingNetworkConfig(width=12, hidden_width=8), n_subdetectors=2)
     hidden, query, seed = logits.items(source.states, source.items), torch.randn(8, 12), source.in_tables(seed)
     known = torch.zeros(1, len(pairs.item))

@@ -80,14 +80,17 @@ def test_under_autocast_directions_are_not_rounded(attention, inputs):
                 torch.testing.assert_close(attention(x, **by(unit)).float(), expected, rtol=0, atol=0.05)
 
 
-def test_the_encoder_gives_the_same_packed_and_padded(inputs, monkeypatch):
+def test_the_encoder_and_its_gradients_are_the_same_packed_and_padded(inputs, monkeypatch):
     torch.manual_seed(0)
     style = LayerStyle(norm="pre", activation="gelu")
     layer = TransformerLayer(DirectionalSelfAttention(width=W, heads=H), width=W, feedforward=16, style=style)
-    encoder, (x, unit) = Encoder([layer], width=W, style=style), inputs
-    packed = encoder(x, mask=MASK, unit=unit)
-    monkeypatch.setattr(transformer.Packing, "of", lambda mask: None)
-    torch.testing.assert_close(packed[MASK], encoder(x, mask=MASK, unit=unit)[MASK], rtol=1e-4, atol=1e-5)
+    encoder, (x, unit), results = Encoder([layer], width=W, style=style), inputs, []
+    for _ in range(2):
+        leaf = x.clone().requires_grad_()
+        encoded = encoder(leaf, mask=MASK, unit=unit)[MASK]
+        results.append((encoded, *torch.autograd.grad(encoded.square().sum(), leaf)))
+        monkeypatch.setattr(transformer.Packing, "of", lambda mask: None)
+    torch.testing.assert_close(*results, rtol=1e-4, atol=1e-5)
 
 
 N, K, D = 2 * nearby.BLOCK_TOKENS, 5, 8

@@ -59,14 +59,6 @@ def scattered(*, energy=0.4, off=6.0):
     return [[energy / 10, R + 8.0 * i, off * (i >= 5), 0.0] for i in range(10)]
 
 
-def test_the_front_is_nearer_to_the_line_than_the_barycentre(showers_of):
-    showers, pairs, fraction, sums = showers_of(scattered())
-    line = torch.tensor([[1.0, 0.0, 0.0]], dtype=torch.float64)
-    barycentre = make_proxies(pairs.values(fraction), pairs, sums, line).direction
-    front = front_direction(showers, pairs, depth=DEPTH)
-    assert (front - line).norm() < 0.05 * (barycentre - line).norm()
-
-
 @pytest.mark.parametrize("energy", [0.25, 1.0, 4.0])
 def test_weights_fall_by_e_over_the_depth(showers_of, energy):
     """Of two hits at depths of 0 and 10 mm, 4 mm apart: the direction says the ratio of their weights."""

@@ -7,10 +7,10 @@ import torch
 from torch.nn.functional import normalize
 
 from pflow.data.batch import Target
-from pflow.model.api import GeneratedParticles, LossConfig, with_total
+from pflow.model.api import GeneratedParticles
 from pflow.model.pointing.decoder import PairList, candidates
 from pflow.model.pointing.head import DIRECTION_LOG_SIGMA, EnergyScale, Particles, make_proxies
-from pflow.model.pointing.reconstructor import LOSSES, TeacherForcing, first_stage_losses
+from pflow.model.pointing.reconstructor import TeacherForcing, first_stage_losses
 
 PHOTON, PION, NEUTRON = 0, 1, 2
 CONTINUOUS = ("energy", "direction", "score", "pdg_probability", "energy_sigma", "direction_sigma")
@@ -334,14 +334,11 @@ def output_of_one(
     )
 
 
-def make_loss(**weights):
-    complete = LossConfig(weights=weights).complete(LOSSES)
-    return lambda output: with_total(first_stage_losses(output, EnergyScale(0.8, 0.5)), complete)
-
-
 @pytest.fixture
 def losses():
-    return lambda **values: {k: v.item() for k, v in make_loss()(output_of_one(**values)).items()}
+    return lambda **values: {
+        name: loss.item() for name, loss in first_stage_losses(output_of_one(**values), EnergyScale(0.8, 0.5)).items()
+    }
 
 
 def test_losses_of_pointer_end_and_classes(losses):
@@ -379,14 +376,6 @@ def test_losses_of_direction_and_incidence(losses):
     cost = -(0.7 * math.log(0.6) + 0.3 * math.log(0.4))
     loss = losses(logit=math.log(0.6 / 0.4), wanted=0.7)["assignment"]
     assert loss == pytest.approx(2.0 * cost / (2.0 * 0.75))
-
-
-def test_the_total_is_the_weighted_sum():
-    output = output_of_one(log_energy=3.0, logit=1.0)
-    plain, weighted = make_loss()(output), make_loss(energy=0.5, charge=0.0)(output)
-    names = ("pointer", "eos", "assignment", "pdg", "charge", "energy", "direction")
-    torch.testing.assert_close(plain["total"], sum(plain[name] for name in names))
-    torch.testing.assert_close(weighted["total"], plain["total"] - 0.5 * plain["energy"] - plain["charge"])
 
 
 @torch.no_grad()

@@ -58,22 +58,6 @@ def padded(batch: Batch) -> Batch:
     return Batch(*padded, target, readout)
 
 
-def test_shapes_and_dtypes(variant, batch, make_model):
-    prediction = make_model(**variant).network(batch)
-    offset, extra = {"flags": (3, {}), "kind": (1, {"kind": (4,)})}[variant["special"]]
-    last = {"charge": (3 + offset,), "pdg": (6 + offset,), "energy": (), "direction": (3,), **extra}
-    assert {name: value.shape for name, value in prediction.items() if name not in OF_CELLS} == {
-        name: (4, 5, *shape) for name, shape in last.items()
-    }
-    sizes = {}
-    if variant["direction"] == "copied":
-        n_items = 13 + 3 * (variant["source"] == "typed")  # of cells with one that pads, and tracks
-        sizes = dict.fromkeys(OF_CELLS, (4, 5, n_items)) | {"item_energy": (4, n_items), "pointer": (4, 5, 13)}
-    assert {name: value.shape for name, value in prediction.items() if name in OF_CELLS} == sizes
-    assert {value.dtype for value in prediction.values()} == {torch.float32}
-    torch.testing.assert_close(prediction["direction"].norm(dim=-1), torch.ones(4, 5))
-
-
 def test_training_reduces_the_loss_and_trains_every_weight(variant, batch, make_model):
     model = make_model(**variant).train()
     optimiser = torch.optim.Adam(model.parameters(), lr=2e-3)
@@ -118,7 +102,7 @@ def shuffled(batch: Batch) -> Batch:
     return Batch(shuffle(batch.hits, order), *others, target, readout)
 
 
-@pytest.mark.parametrize("change", [garbage, padded, shuffled])
+@pytest.mark.parametrize("change", [padded, shuffled])
 def test_padding_and_order_of_source_tokens_change_no_prediction(variant, batch, make_model, change):
     model, mask = make_model(**variant), pad(batch.target.mask, (1, 0), value=True)  # bos and the particles
     with torch.no_grad():

@@ -119,17 +119,6 @@ def test_a_batch_without_events_is_decoded(variant, make_batch, make_model):
     assert len(decoded.mask) == len(decoded.truncated) == 0
 
 
-def test_fields_have_types_unit_directions_and_zero_padding(make_batch, make_model, with_unequal_ends):
-    batch = make_batch(UNEQUAL)
-    decoded = generate(with_unequal_ends(make_model(), batch), batch, max_particles=10)
-    dtypes = {"charge": torch.int64, "pdg": torch.int64, "mask": torch.bool, "truncated": torch.bool}
-    assert {name: getattr(decoded, name).dtype for name in FIELDS} == dict.fromkeys(FIELDS, torch.float32) | dtypes
-    torch.testing.assert_close(decoded.direction.norm(dim=-1), decoded.mask.float())
-    blank = ~decoded.mask
-    assert blank.any()
-    assert not any(getattr(decoded, name)[blank].any() for name in FIELDS[:5])
-
-
 def test_generation_under_bfloat16_autocast(variant, make_batch, make_model):
     with torch.autocast("cpu", dtype=torch.bfloat16):
         decoded = generate(make_model(**variant), make_batch(UNEQUAL), max_particles=4)
