@@ -36,11 +36,11 @@ class KeyValue(NamedTuple):
         return KeyValue(self.key.transpose(2, 3).contiguous().transpose(2, 3), self.value.contiguous())
 
 
+@dataclasses.dataclass(eq=False)
 class KVCache:
     """Keys and values of the tokens decoded so far; input and output of an exported graph."""
 
-    def __init__(self, known: KeyValue | None = None) -> None:
-        self.known = known
+    known: KeyValue | None = None
 
     def update(self, k_val: Tensor, v_val: Tensor) -> KeyValue:
         """Append new tokens' keys and values, float [B, H, S, D]; return all."""

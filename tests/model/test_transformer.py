@@ -7,6 +7,7 @@ from torch.nn import functional
 
 from pflow.model.transformer import (
     CrossAttention,
+    Encoder,
     LayerStyle,
     Packing,
     SelfAttention,
@@ -14,7 +15,7 @@ from pflow.model.transformer import (
     gelu,
 )
 from pflow.model.translation import TranslationNetworkConfig
-from pflow.model.translation.network import Decoder, make_encoder
+from pflow.model.translation.network import Decoder, standard_layer
 
 W, H, FF = 8, 2, 12
 
@@ -140,7 +141,7 @@ X = randn(3, 4, W)
 def test_padding_is_packed_on_the_cpu_only():
     assert Packing.of(None) is None
     assert Packing.of(MASK.to("meta")) is None
-    encoder = make_encoder(CONFIG)
+    encoder = Encoder([standard_layer(CONFIG, memory=False)], width=W, style=CONFIG.style)
     encoded = encoder(X, mask=torch.tensor([[False] * 4, [True] * 4, [False] * 4]))
     assert encoded.isfinite().all()
     torch.testing.assert_close(encoded[1:2], encoder(X[1:2]))

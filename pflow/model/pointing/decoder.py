@@ -317,20 +317,6 @@ class Memory(NamedTuple):
     pointer: Tensor  # float [B, 3, hidden, S], of `SeedPointer.project`
 
 
-class Coverage(NamedTuple):
-    """Which fraction of each token of the source no particle has yet."""
-
-    log_unassigned: Tensor  # float [B, 1, T, S], of the unassigned fraction and `EPS_UNASSIGNED`
-    padding: Tensor | None  # float [B, S], `MASKED_LOGIT` for padding, else 0
-
-    @classmethod
-    def of(cls, assigned: Tensor, mask: Mask) -> Coverage:
-        """From the assigned fraction float [B, 1, T, S] of each token."""
-        log_unassigned = ((1.0 + EPS_UNASSIGNED) - assigned).clamp(min=EPS_UNASSIGNED).log()
-        padding = None if mask is None else torch.where(mask, 0.0, MASKED_LOGIT).to(log_unassigned.dtype)
-        return cls(log_unassigned, padding)
-
-
 class CoverageAttention(nn.Module):
     """Attention to the source: a head's logits gain s_h ln(unassigned fraction), with s_h learned."""
 
@@ -343,12 +329,15 @@ class CoverageAttention(nn.Module):
         """Set the initial strengths."""
         self.strength.fill_(1.0)
 
-    def forward(self, x: Tensor, memory: tuple[KeyValue, Coverage], *, mask: None = None) -> Tensor:
-        """Attend from x float [B, T, W] or [B, W] to keys and values of the source; its coverage knows the mask."""
-        known, coverage = memory
-        bias = self.strength[:, None, None] * coverage.log_unassigned  # [B, H, T, S]
-        if coverage.padding is not None:
-            bias = bias + coverage.padding[:, None, None]
+    def forward(self, x: Tensor, memory: tuple[KeyValue, Tensor], *, mask: Mask = None) -> Tensor:
+        """Attend from x float [B, T, W] or [B, W] to the source, whose tokens have a `mask`.
+
+        The memory is keys and values, and ln(unassigned fraction) of each token, float [B, 1, T, S].
+        """
+        known, log_unassigned = memory
+        bias = self.strength[:, None, None] * log_unassigned  # [B, H, T, S]
+        if mask is not None:
+            bias = bias + torch.where(mask, 0.0, MASKED_LOGIT).to(bias.dtype)[:, None, None]
         return self.attention(x, known, bias=bias)  # type: ignore[no-any-return]
 
 
@@ -373,17 +362,26 @@ class CoverageDecoder(nn.Module):
         return [layer.memory_attention.attention.project(states).contiguous() for layer in self.layers]
 
     def forward(
-        self, x: Tensor, memory: Sequence[KeyValue], coverage: Coverage, *, mask: Mask = None, caches: Caches = None
+        self,
+        x: Tensor,
+        memory: Sequence[KeyValue],
+        assigned: Tensor,
+        *,
+        memory_mask: Mask,
+        mask: Mask = None,
+        caches: Caches = None,
     ) -> Tensor:
         """Decode x, float [B, T, W] or with `caches` [B, W], with a memory from `project`.
 
-        With `mask` each token attends to all; else to itself and to earlier ones.
+        `assigned`, float [B, 1, T, S], is the fraction of each token of the source that other particles have. With
+        `mask` each particle attends to all; else to itself and to earlier ones.
         """
+        log_unassigned = ((1.0 + EPS_UNASSIGNED) - assigned).clamp(min=EPS_UNASSIGNED).log()
         if mask is not None:  # attention to nothing is not defined: the first token is attended to in any case
             mask = functional.pad(mask[:, 1:], (1, 0), value=True)
         past = caches if caches is not None else [None] * len(self.layers)
         for layer, known, cache in zip(self.layers, memory, past, strict=True):
-            x = layer(x, (known, coverage), mask=mask, causal=mask is None, cache=cache)
+            x = layer(x, (known, log_unassigned), memory_mask=memory_mask, mask=mask, causal=mask is None, cache=cache)
         return self.norm(x)  # type: ignore[no-any-return]
 
 
@@ -467,7 +465,7 @@ class ParticleDecoder(nn.Module):
         # Tracks are decoded before all other particles: no item is assigned yet.
         nothing = tokens.energy.new_zeros(len(track), 1, track.shape[1], tokens.mask.shape[1])
         x = self.bos + self.embed_track(gather(source.states, track))
-        states = self.stack(x, memory.layers, Coverage.of(nothing, tokens.mask), mask=mask)
+        states = self.stack(x, memory.layers, nothing, memory_mask=tokens.mask, mask=mask)
         return states, self.starts(states).squeeze(-1)
 
     def embed(self, particles: PreviousParticles, tables: Tables) -> Tensor:
@@ -508,7 +506,7 @@ class ParticleDecoder(nn.Module):
         # Padding and tokens without energy count as unassigned, and not as NaN.
         assigned = assigned_energy / energy.clamp(min=1e-9)
         mask = tables.tokens.mask.view(batch, n_tokens) if tables.padded else None
-        decoded = self.stack(x, memory.layers, Coverage.of(assigned, mask), caches=caches)
+        decoded = self.stack(x, memory.layers, assigned, memory_mask=mask, caches=caches)
         # Rounding may assign more than there is: the pointer takes the logarithm of what is left.
         logits, eos_logit = self.pointer(decoded, memory.pointer, assigned, (energy - assigned_energy).clamp(min=0.0))
         if mask is not None:

@@ -32,7 +32,6 @@ from pflow.model.pointing.decoder import (
     MASKED_LOGIT,
     Assignment,
     AssignmentLogits,
-    Coverage,
     CoverageDecoder,
     PairList,
     Pairs,
@@ -225,8 +224,13 @@ class Refiner(nn.Module):
         fraction = particles.hit_fraction / particles.hit_fraction.sum(1, keepdim=True).clamp(min=1.0)
         assigned = fraction.sum(1)  # [B, M]
         x = particles.embedded + self.messages(particles, tables.items.sums, dtype)
-        coverage = Coverage.of(source.assigned(assigned[:, None])[:, None], source.tokens.mask)
-        x = self.stack(x + self.embed_query(particles.query), self.stack.project(states), coverage, mask=mask)
+        x = self.stack(
+            x + self.embed_query(particles.query),
+            self.stack.project(states),
+            source.assigned(assigned[:, None])[:, None],
+            memory_mask=source.tokens.mask,
+            mask=mask,
+        )
         query = particles.query + self.query_update(torch.cat([x, gather(states, seed)], dim=-1))
         existence_logit = self.existence(x).squeeze(-1)
 

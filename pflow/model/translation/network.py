@@ -310,12 +310,6 @@ def copy_losses(prediction: Mapping[str, Tensor], target: Target) -> dict[str, T
     return {name: masked_mean(cost, has_cells) for name, cost in costs.items()}
 
 
-def make_encoder(config: TranslationNetworkConfig) -> Encoder:
-    """A stack of standard layers; with source ``cross`` they also attend to the tracks."""
-    layers = (standard_layer(config, memory=config.source == "cross") for _ in range(config.encoder_layers))
-    return Encoder(layers, width=config.width, style=config.style)
-
-
 def standard_layer(config: TranslationNetworkConfig, *, memory: bool = True) -> TransformerLayer:
     """A layer of tokens, with attention to a `memory` of the encoder's width if it has one."""
     return TransformerLayer(
@@ -339,7 +333,8 @@ class Source(nn.Module):
             self.tracks = SourceEmbedder(features=others.pop("tracks"), config=config)
         embedders = {n: SourceEmbedder(features=f, config=config, framed=False) for n, f in others.items() if f}
         self.others = nn.ModuleDict(embedders)
-        self.encoder = make_encoder(config)
+        layers = (standard_layer(config, memory=config.source == "cross") for _ in range(config.encoder_layers))
+        self.encoder = Encoder(layers, width=config.width, style=config.style)
 
     def forward(self, batch: Batch) -> tuple[Tensor, Mask]:
         """Encoded tokens of `batch`, float [B, S, W], and their mask; ValueError if it lacks a type that is read."""

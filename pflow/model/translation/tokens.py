@@ -35,18 +35,6 @@ class NextToken(NamedTuple):
     score: Tensor  # float32 [B], probability of `pdg` among the physical classes
 
 
-def kind_of_input(mask: Tensor) -> Tensor:
-    """Kinds of the decoder's input, bos and the particles: bool [B, T] to int64 [B, T + 1]."""
-    return functional.pad(mask * SAMPLE, (1, 0), value=BOS)
-
-
-def kind_of_next(mask: Tensor) -> Tensor:
-    """Kinds of the decoder's output, the particles and eos: bool [B, T] to int64 [B, T + 1]."""
-    is_particle = functional.pad(mask, (0, 1), value=False)
-    before = functional.pad(mask, (1, 0), value=True)
-    return is_particle * SAMPLE + (before & ~is_particle) * EOS
-
-
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SpecialTokens:
     """One of the two treatments. `kind` is int64 [...]: pad 0, bos 1, eos 2, sample 3."""
@@ -63,7 +51,9 @@ class SpecialTokens:
 
     def labels(self, target: Target) -> dict[str, Tensor]:
         """Target of each classifying head, int64 [B, T + 1]; `IGNORE` where it has no loss."""
-        kind = kind_of_next(target.mask)
+        is_particle = functional.pad(target.mask, (0, 1), value=False)
+        before = functional.pad(target.mask, (1, 0), value=True)
+        kind = is_particle * SAMPLE + (before & ~is_particle) * EOS
         # Charge and PDG learn the end only where no head of its own does.
         ignored = kind != SAMPLE if self.heads else kind == PAD
         values = {"charge": target.charge, "pdg": target.pdg}
@@ -113,7 +103,9 @@ class TokenEmbedder(nn.Module):
         super().__init__()
         marks = torch.tensor(SPECIAL[config.special].marks_of_kinds)  # [4, marks], on the model's device
         self.register_buffer("marks", marks, persistent=False)
-        sizes = (features + marks.shape[1], *config.embedder_widths(width))
+        wide = config.embedder == "v2"
+        layers = config.embedder_layers or (3 if wide else 2)
+        sizes = (features + marks.shape[1], *[width * (1 + wide)] * (layers - 1), width)
         self.network = FullyConnected(sizes, activation=config.activation)
 
     def forward(self, features: Tensor, kind: Tensor) -> Tensor:
@@ -161,7 +153,7 @@ class TargetTokens(NamedTuple):
             pdg=functional.pad(target.pdg, (1, 0)),
             energy=functional.pad(target.energy, (1, 0)),
             direction=functional.pad(target.direction, (0, 0, 1, 0)),
-            kind=kind_of_input(target.mask),
+            kind=functional.pad(target.mask * SAMPLE, (1, 0), value=BOS),
         )
 
     @classmethod
@@ -277,12 +269,6 @@ class TranslationNetworkConfig:
     def decoder_width(self) -> int:
         """Token width of the decoder."""
         return (self.n_projections or 1) * self.width
-
-    def embedder_widths(self, width: int) -> list[int]:
-        """Widths of an embedder's layers behind its input; the last is the token's `width`."""
-        wide = self.embedder == "v2"
-        layers = self.embedder_layers or (3 if wide else 2)
-        return [width * (1 + wide)] * (layers - 1) + [width]
 
     @property
     def style(self) -> LayerStyle:

@@ -14,9 +14,8 @@ from pflow.model.translation.tokens import (
     SAMPLE,
     SPECIAL,
     SourceEmbedder,
+    TargetTokens,
     TokenEmbedder,
-    kind_of_input,
-    kind_of_next,
 )
 
 KINDS = torch.tensor([PAD, BOS, EOS, SAMPLE])
@@ -47,8 +46,7 @@ def test_labels():
     mask = torch.tensor([[True, True], [False, False]])
     charge, pdg = torch.tensor([[2, 0], [7, 7]]), torch.tensor([[4, 1], [9, -1]])
     target = Target(charge=charge, pdg=pdg, energy=torch.zeros(2, 2), direction=torch.zeros(2, 2, 3), mask=mask)
-    assert kind_of_input(mask).tolist() == [[BOS, SAMPLE, SAMPLE], [BOS, PAD, PAD]]
-    assert kind_of_next(mask).tolist() == [[SAMPLE, SAMPLE, EOS], [EOS, PAD, PAD]]
+    assert TargetTokens.teacher(target).kind.tolist() == [[BOS, SAMPLE, SAMPLE], [BOS, PAD, PAD]]
     assert {name: label.tolist() for name, label in FLAGS.labels(target).items()} == {
         "charge": [[5, 3, 2], [2, IGNORE, IGNORE]],
         "pdg": [[7, 4, 2], [2, IGNORE, IGNORE]],
