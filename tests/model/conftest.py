@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from pflow.data.batch import Batch, Readout, Target, TokenSet
-from pflow.model.api import DecodingConfig, ModelInputs
+from pflow.model.api import DecodingConfig, GeneratedParticles, ModelInputs
 from pflow.model.translation import TranslationNetworkConfig, TranslationReconstructor
 from pflow.model.translation.tokens import EOS
 
@@ -124,6 +124,18 @@ def event_of() -> Callable[[Batch, int], Batch]:
         return Batch(*parts, readout=Readout(**own))
 
     return event
+
+
+@pytest.fixture(scope="session")
+def row_of() -> Callable[..., dict[str, Tensor | None]]:
+    """Event i of the particles of a batch, by field, without the padding that those of the event alone do not have."""
+
+    def row(together: GeneratedParticles, i: int, alone: GeneratedParticles) -> dict[str, Tensor | None]:
+        sizes = {name: value.shape for name, value in vars(alone).items() if value is not None}
+        rows = {name: getattr(together, name)[i : i + 1][tuple(map(slice, size))] for name, size in sizes.items()}
+        return vars(alone) | rows
+
+    return row
 
 
 @pytest.fixture(scope="session")
