@@ -1,7 +1,7 @@
 """Transformer blocks: multi-head attention, layers and stacks of them, and their initial values.
 
 Attention uses torch's fused scaled-dot-product attention unless queries are few. Letters: B batch, N query tokens, S
-key tokens, W width, H heads, D = W / H. Packed events (`Packing`) stand side by side in one row, [1,
+key tokens, W width, H heads, D = W / H. Packed events (`can_pack`) stand side by side in one row, [1,
 sum of lengths, W].
 """
 
@@ -153,30 +153,14 @@ class CrossAttention(nn.Module):
         return self.out(attended.view(x.shape) if x.ndim == 2 else _join(attended))  # type: ignore[no-any-return]
 
 
-class Packing(NamedTuple):
-    """The real tokens of a batch side by side in one row, event after event; attention then goes event by event.
+def can_pack(mask: Mask) -> bool:
+    """Whether the real tokens of a batch stand side by side in one row, event after event, with attention in each.
 
-    For the CPU, where masked attention costs as much as unmasked: an encoder is 1.2 to 2.9 times as fast packed as
-    padded on the samples of this project. On a GPU many small kernels would cost more than the padding.
+    On a CPU masked attention costs as much as unmasked: an encoder is 1.2 to 2.9 times as fast packed as padded on the
+    samples of this project. On a GPU many small kernels would cost more than the padding.
     """
-
-    mask: Tensor  # bool [B, S], real tokens
-    lengths: tuple[int, ...]  # number of real tokens of each event
-
-    @classmethod
-    def of(cls, mask: Mask) -> Packing | None:
-        """The packing of `mask`; None without mask or event, not on a CPU, or traced: lengths would be constants."""
-        if mask is None or mask.device.type != "cpu" or torch.compiler.is_compiling() or len(mask) == 0:
-            return None
-        return cls(mask, tuple(mask.sum(1).tolist()))
-
-    def pack(self, x: Tensor) -> Tensor:
-        """Real tokens of `x` [B, S, W], [1, N, W]."""
-        return x[self.mask][None]
-
-    def unpack(self, x: Tensor) -> Tensor:
-        """Inverse of `pack`, [1, N, W] to [B, S, W], with zeros in the padding."""
-        return x.new_zeros(*self.mask.shape, x.shape[-1]).index_put((self.mask,), x[0])
+    # Not where it is traced, either: there the lengths would be constants.
+    return mask is not None and mask.device.type == "cpu" and len(mask) > 0 and not torch.compiler.is_compiling()
 
 
 def gelu(x: Tensor) -> Tensor:
@@ -338,17 +322,18 @@ class Encoder(nn.Module):
 
         Layers with attention to a memory attend to `memory`, float [B, M, W]; events are then not packed.
         """
-        packing = Packing.of(mask) if memory is None else None
         context: dict[str, Any] = {"mask": mask, **tokens}
-        if packing is not None:
-            x = packing.pack(x)
-            context = {"lengths": packing.lengths, **{name: packing.pack(values) for name, values in tokens.items()}}
+        packed = mask if memory is None and can_pack(mask) else None
+        if packed is not None:
+            x = x[packed][None]  # [1, sum of lengths, W]
+            tokens = {name: values[packed][None] for name, values in tokens.items()}
+            context = {"lengths": packed.sum(1).tolist(), **tokens}
         for layer in self.layers:
             if memory is not None:
                 context |= {"memory": layer.memory_attention.project(memory), "memory_mask": memory_mask}
             x = layer(x, **context)
         x = self.norm(x)
-        return x if packing is None else packing.unpack(x)
+        return x if packed is None else x.new_zeros(*packed.shape, x.shape[-1]).index_put((packed,), x[0])
 
 
 @torch.no_grad()

@@ -9,9 +9,9 @@ from pflow.model.transformer import (
     CrossAttention,
     Encoder,
     LayerStyle,
-    Packing,
     SelfAttention,
     TransformerLayer,
+    can_pack,
     gelu,
 )
 from pflow.model.translation import TranslationNetworkConfig
@@ -139,8 +139,9 @@ X = randn(3, 4, W)
 
 
 def test_padding_is_packed_on_the_cpu_only():
-    assert Packing.of(None) is None
-    assert Packing.of(MASK.to("meta")) is None
+    assert can_pack(MASK)
+    assert not can_pack(None)
+    assert not can_pack(MASK.to("meta"))
     encoder = Encoder([standard_layer(CONFIG, memory=False)], width=W, style=CONFIG.style)
     encoded = encoder(X, mask=torch.tensor([[False] * 4, [True] * 4, [False] * 4]))
     assert encoded.isfinite().all()

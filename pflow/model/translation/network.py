@@ -112,14 +112,6 @@ class TeacherForcing(NamedTuple):
         true = functional.pad(true, (0, 0, 0, 1))
         return cls(true, before(true), items.energy)
 
-    def with_own(self, fraction: Tensor) -> TeacherForcing:
-        """For some events, compute `assigned` from the network's predicted fractions, float [B, T + 1, M].
-
-        Scheduled sampling: Bengio et al. 2015, arXiv:1506.03099.
-        """
-        is_own = torch.rand(len(fraction), 1, 1, device=fraction.device) < OWN_PROB
-        return self._replace(assigned=torch.where(is_own, before(fraction), self.assigned))
-
 
 def before(fraction: Tensor) -> Tensor:
     """Fractions of items already assigned to earlier particles, from each particle's fractions, float [B, T, M]."""
@@ -190,28 +182,26 @@ class Copier(nn.Module):
         `true` has the particle's fractions: if the chosen cell is not the particle's, its most energetic cell is used.
         """
         with torch.autocast(x.device.type, enabled=False):
-            return self._copied(x.to(items.key.dtype), items, (1.0 - assigned).clamp(min=0.0), true)
-
-    def _copied(self, x: Tensor, items: Items, unassigned: Tensor, true: Tensor | None) -> Copied:
-        n_cells = items.n_cells
-        logits = (self.query(x) @ items.key.transpose(1, 2)).float() / items.key.shape[-1] ** 0.5
-        logits = logits + unassigned[..., :n_cells].clamp(min=MIN_UNASSIGNED).log()
-        # Finite: of an event without hits all cells are masked, and minus infinity everywhere would give NaN.
-        pointer = logits.masked_fill(~items.mask[:, None, :n_cells], -1e9).log_softmax(-1)
-        seed = pointer.argmax(-1)
-        if true is not None:
-            of_cells = true[..., :n_cells]
-            wrong = (of_cells.gather(2, seed[..., None])[..., 0] <= 0.5) & (of_cells.amax(-1) > 0)
-            seed = torch.where(wrong, (of_cells * items.energy[:, None, :n_cells]).argmax(-1), seed)
-        start = _of_seeds(items.position, seed)
-        particle = torch.cat([x, _of_seeds(items.states, seed)], dim=-1)
-        features = self.of_pair(seed_features(start, items).to(x.dtype))
-        hidden = self.of_particle(particle)[:, :, None] + items.hidden[:, None] + features
-        assignment = self.alignment(hidden.relu())[..., 0].float()
-        fraction = assignment.sigmoid() * unassigned * items.mask[:, None]
-        # Detached, as in the pointing network: an assignment is to be right, not to give the right energy.
-        energy, direction = self._measure(x, items, fraction.detach(), start)
-        return Copied(pointer, assignment, fraction, energy, direction)
+            x, unassigned = x.to(items.key.dtype), (1.0 - assigned).clamp(min=0.0)
+            n_cells = items.n_cells
+            logits = (self.query(x) @ items.key.transpose(1, 2)).float() / items.key.shape[-1] ** 0.5
+            logits = logits + unassigned[..., :n_cells].clamp(min=MIN_UNASSIGNED).log()
+            # Finite: of an event without hits all cells are masked, and minus infinity everywhere would give NaN.
+            pointer = logits.masked_fill(~items.mask[:, None, :n_cells], -1e9).log_softmax(-1)
+            seed = pointer.argmax(-1)
+            if true is not None:
+                of_cells = true[..., :n_cells]
+                wrong = (of_cells.gather(2, seed[..., None])[..., 0] <= 0.5) & (of_cells.amax(-1) > 0)
+                seed = torch.where(wrong, (of_cells * items.energy[:, None, :n_cells]).argmax(-1), seed)
+            start = _of_seeds(items.position, seed)
+            particle = torch.cat([x, _of_seeds(items.states, seed)], dim=-1)
+            features = self.of_pair(seed_features(start, items).to(x.dtype))
+            hidden = self.of_particle(particle)[:, :, None] + items.hidden[:, None] + features
+            assignment = self.alignment(hidden.relu())[..., 0].float()
+            fraction = assignment.sigmoid() * unassigned * items.mask[:, None]
+            # Detached, as in the pointing network: an assignment is to be right, not to give the right energy.
+            energy, direction = self._measure(x, items, fraction.detach(), start)
+            return Copied(pointer, assignment, fraction, energy, direction)
 
     def _measure(self, x: Tensor, items: Items, fraction: Tensor, start: Tensor) -> tuple[Tensor, Tensor]:
         """Normalised log10 E and unit vectors of particles, from the items' fractions and the seeds at `start`.
@@ -485,8 +475,11 @@ class TranslationNetwork(nn.Module):
             items = self.copy.items(memory, batch)
             forced = TeacherForcing.of(batch, items)
             if self.training:
-                # This pass only says what the next one sees as assigned to earlier particles.
+                # Scheduled sampling (Bengio et al. 2015, arXiv:1506.03099): this pass only says what the next one sees
+                # as assigned to earlier particles.
                 with torch.no_grad():
-                    forced = forced.with_own(self.copy(x, items, forced.assigned, forced.true).fraction)
+                    own = self.copy(x, items, forced.assigned, forced.true).fraction
+                is_own = torch.rand(len(own), 1, 1, device=own.device) < OWN_PROB
+                forced = forced._replace(assigned=torch.where(is_own, before(own), forced.assigned))
             prediction |= self.copy(x, items, forced.assigned, forced.true)._asdict() | forced._asdict()
         return prediction
