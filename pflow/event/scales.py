@@ -422,7 +422,7 @@ def _of_cells(events: Events) -> dict[str, npt.NDArray[Any]]:
     event, n_events = jagged.event_index(jagged.count(events.hits)), np.count_nonzero(jagged.count(events.hits))
     hot = np.flatnonzero(hits["energy"] > HOT)
     _, cell = np.unique(code[hot], return_inverse=True)
-    fires = np.unique(np.stack([cell, event[hot]]), axis=1)[0]  # of each cell and event once
+    fires = np.unique(cell * len(events) + event[hot]) // len(events)  # of each cell and event once
     hot = hot[2 * np.bincount(fires)[cell] > n_events]
     always = np.bincount(event[hot], hits["energy"][hot], len(events))
     # With the event added, hits of two events in the same cell are not taken for two hits of one.
@@ -488,7 +488,7 @@ def _of_tracks(events: Events) -> dict[str, npt.NDArray[Any]]:
     with np.errstate(divide="ignore", invalid="ignore"):
         ratio = np.hypot(*momentum[:, :2].T) / np.hypot(*along[:, :2].T)
     angle, true_p = angle_between(momentum, along), np.linalg.norm(along, axis=1)
-    right = (np.abs(ratio - 1) < OFF_BY[0]) & (angle < OFF_BY[1])
+    right = (np.abs(ratio - 1) < OFF_BY[0]) & (angle < OFF_BY[1]) & (tracks["charge"] * true["charge"] >= 0)
     return (
         table
         | dict(zip("xyz", along.T, strict=True))

@@ -157,6 +157,7 @@ def select_targets(
     """
     check_type(events, Events, "events, of pflow.read_events")
     check_choice(rule, RULES, "truth rule")
+    check_type(e_min, int | float, "e_min, an energy in GeV")
     truth, hit_links = events.truth, events.hit_links
     if truth is None or hit_links is None:
         names = events.detector.truth_particles if events.truth is None else events.detector.hit_links

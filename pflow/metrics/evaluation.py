@@ -357,6 +357,7 @@ def evaluate(
     # Its particles would be those of the file's reference, or of the oracle that is made here.
     if name == REFERENCE or (oracle and name == ORACLE):
         raise ConfigError(f"the name '{name}' is taken: give the reconstruction another one (name)")
+    check_type(compare, Mapping | None, "compare: further reconstructions by their names")
     for further in compare or {}:
         if further in (name, ORACLE, REFERENCE):
             raise ConfigError(f"compare: the name '{further}' is taken")

@@ -94,7 +94,8 @@ KINDS = ("ecal", "hcal", "muon", "lumi")
 REGIONS = ("barrel", "endcap", "other")
 FACES = {"barrel": "inner_radius", "endcap": "inner_z"}  # by region, where a calorimeter begins, mm
 HADRON_SCALES = (0.3, 3.0)  # smallest and largest plausible `hadron_scale`
-SAME_FACE = 0.01  # largest relative difference of the two places where a description says that the ECAL begins
+SAME_FACE = 0.01  # largest relative difference of the two places where a description says that a calorimeter begins
+INTERACTION_LENGTHS = {"ecal": (0.01, 0.3), "hcal": (0.02, 0.6)}  # plausible ones of a layer over radiation lengths
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -167,6 +168,13 @@ class Calorimeter:
         for name, kind in (("hadron_scale", "hcal"), ("electron_scale", "ecal")):
             if getattr(self, name) not in (None, 1) and self.kind != kind:
                 raise ConfigError(f"{where}: {name} is for an {kind.upper()}, not for kind '{self.kind}'")
+        low, high = INTERACTION_LENGTHS.get(self.kind, (0.0, math.inf))
+        for layers in self.layers:
+            ratio = (layers.interaction_lengths or math.nan) / (layers.radiation_lengths or math.nan)
+            if ratio < low or ratio > high:
+                text = f"layers have {ratio:.2g} interaction lengths per radiation length"
+                expected = f"expected {low:g} to {high:g} (tungsten 0.035, lead 0.032, steel 0.1)"
+                raise ConfigError(f"{where}: {text}, {expected}")
         faces = [name for name in FACES.values() if getattr(self, name) is not None]
         face = FACES.get(self.region)
         if faces and face and face not in faces:
@@ -267,6 +275,9 @@ class Detector:
         where, lengths = f"detector '{self.name}'", ("ecal_inner_radius", "ecal_inner_z", "ecal_outer_radius")
         check_options(self, where, "a field in T, not 0", lambda b: b and math.isfinite(b), "b_field")
         check_options(self, where, "a length in mm above 0", lambda size: 0 < size < math.inf, *lengths)
+        if not self.ecal_outer_radius >= self.ecal_inner_radius:
+            text = f"ecal_outer_radius must be at least ecal_inner_radius, {self.ecal_inner_radius:g} mm"
+            raise ConfigError(f"{where}: {text}, found {self.ecal_outer_radius:g}")
         for region, face in FACES.items():
             ecal, hcal = getattr(self, f"ecal_{face}"), getattr(self, f"hcal_{face}")
             # Not `hcal <= ecal`, which a NaN would pass.
@@ -274,11 +285,18 @@ class Detector:
                 message = f"hcal_{face} must be above the face of the ECAL, {ecal:g} mm, found {hcal:g}"
                 raise ConfigError(f"{where}: {message}")
             # Tracks are followed to the one face of the ECAL, and depths of hits are counted from the other.
-            parts = [c for c in self.calorimeters if (c.kind, c.region) == ("ecal", region) and getattr(c, face)]
-            begins, name = min(((getattr(part, face), part.name) for part in parts), default=(ecal, ""))
-            if abs(ecal / begins - 1) > SAME_FACE:
-                raise ConfigError(f"{where}: ecal_{face} is {ecal:g} mm, and {name} begins at {face} {begins:g} mm")
+            for kind, stated in (("ecal", ecal), ("hcal", hcal)):
+                parts = [c for c in self.calorimeters if (c.kind, c.region) == (kind, region) and getattr(c, face)]
+                begins, name = min(((getattr(part, face), part.name) for part in parts), default=(stated, ""))
+                if stated is not None and abs(stated / begins - 1) > SAME_FACE:
+                    text = f"{kind}_{face} is {stated:g} mm, and {name} begins at {face} {begins:g} mm"
+                    raise ConfigError(f"{where}: {text}")
         check_options(self, where, "at least 1", lambda n: n is None or n >= 1, "phi_symmetry")
+        for part in self.calorimeters if self.phi_symmetry else ():
+            # Training events are turned by these angles: a barrel's corners must come to lie on corners.
+            if part.kind in ("ecal", "hcal") and part.sides % (self.phi_symmetry or 1):
+                text = f"phi_symmetry {self.phi_symmetry} does not divide the {part.sides} sides of {part.name}"
+                raise ConfigError(f"{where}: {text}")
 
 
 def digest(detector: Detector) -> str:

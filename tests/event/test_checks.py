@@ -452,11 +452,15 @@ DEAD = r"no hits of (?!.*no hits){} are in layers {} to {}, and \d+ in one besid
         ),
         (
             four_times(some_momenta(2.0, lambda x, y, z: np.hypot(x, y) > 5.0)),
-            r"\d+% of \d+ tracks above 5 GeV have the momentum \(to 10%\) and direction .* of their particles",
+            r"\d+% of \d+ tracks above 5 GeV have the charge, momentum \(to 10%\) and direction .* of their particles",
+        ),
+        (
+            four_times(tracks(-1, "charge")),
+            r"0% of \d+ tracks have the charge, momentum .* of their particles",
         ),
         (
             four_times(some_momenta(2.0, lambda x, y, z: np.abs(np.arctan2(y, x) - 1.0) < np.pi / 8)),
-            r"have the momentum .* of their particles: \d+% of \d+ between 45 and 67.5 degrees",
+            r"have the charge, momentum .* of their particles: \d+% of \d+ between 45 and 67.5 degrees",
         ),
         (
             four_times(links_of_the_hcal_shuffled),
@@ -847,7 +851,7 @@ def test_links_of_events_of_low_energy_are_looked_at(sample_dir):
 @pytest.mark.parametrize(
     ("name", "wrong", "said"),
     [
-        ("ecal_barrel", {"inner_radius": 2380.0}, r"\d+% of the hits .* inner_radius 2380 mm, layers of 202 mm"),
+        ("ecal_barrel", {"inner_radius": 2300.0}, r"\d+% of the hits .* inner_radius 2300 mm, layers of 202 mm"),
         ("ecal_barrel", {"inner_radius": 215.0}, "hits of ecal_barrel lie outside of it"),  # cm
         ("ecal_endcap", {"inner_z": 1500.0}, "hits of ecal_endcap .* inner_z 1500 mm"),
         ("hcal_barrel", {"layers": load_detector("cld").calorimeters[0].layers[:1]}, "hits of hcal_barrel lie outside"),

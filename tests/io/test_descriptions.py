@@ -29,7 +29,7 @@ def ten_times(part):
     ("change", "kind", "message"),
     [
         (lambda _: None, "hcal", r"no calorimeter for the hits of HCALBarrel .*, HCALOther .*: 167 of 393 GeV are"),
-        (ten_times, "ecal", r"16% of the hits of ecal_barrel .* depth: .*measured: 5\.06 mm, described: 50\.5 mm"),
+        (ten_times, "ecal", r"16% of the hits of ecal_barrel .* depth: .*measured: 5\.0\d mm, described: 50\.5 mm"),
     ],
     ids=["deleted", "ten times the pitch"],
 )

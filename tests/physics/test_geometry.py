@@ -95,7 +95,7 @@ def test_all_that_is_not_known_is_named_at_once():
 
 def test_matter_of_two_calorimeters_behind_each_other_adds_up():
     """Of one kind and region: 30 layers of 0.2 X0, air, 10 of 1 X0 and the HCAL."""
-    lengths = {"radiation_lengths": 0.2, "interaction_lengths": 0.1}
+    lengths = {"radiation_lengths": 0.2, "interaction_lengths": 0.01}
     first, second = Layers(count=30, pitch=5.0, **lengths), Layers(count=50, pitch=5.0, **lengths)
     ecal, *_, hcal, _ = ILD.calorimeters
     hcal = next(part for part in ILD.calorimeters if part.name == "hcal_barrel")
