@@ -56,7 +56,8 @@ class Edm4hepRecoWriter(OutputWriter):
         self._copy: InputCopy | None = None  # copies the input's collections, where they can be copied
         try:
             if reader is not None:
-                self._copy = InputCopy(reader.file, (*reader.sources["tracks"], *reader.hit_collections))
+                chosen = reader.chosen
+                self._copy = InputCopy(reader.file, (*chosen.collections["tracks"], *chosen.hit_collections))
         except InputError as error:
             warnings.warn(f"{error}; the output holds the hits and tracks that were used instead", stacklevel=2)
         copied = {} if self._copy is None else self._copy.collections
@@ -65,8 +66,8 @@ class Edm4hepRecoWriter(OutputWriter):
         # The output holds its own tracks or hits where it cannot refer to the input's.
         self._own_hits, self._sim_links = True, False
         if reader is not None and self._copy is not None:
-            self._own_hits, self._sim_links = reader.sim or bool(reader.subsets), reader.sim
-            self._hit_collections = [] if self._own_hits else reader.hit_collections
+            self._own_hits, self._sim_links = reader.sim or bool(reader.chosen.subsets), reader.sim
+            self._hit_collections = [] if self._own_hits else reader.chosen.hit_collections
             self._track_id = next((reader.file.id_of(name) for name in reader.sources["tracks"]), None)
             self._mc_id = next((reader.file.id_of(name) for name in reader.sources["truth"] if name in copied), None)
         if mc_links and self._mc_id is None:
