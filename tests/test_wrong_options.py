@@ -9,7 +9,7 @@ from pflow.event.augment import Disturbance, Overlay
 from pflow.event.merge import Merge
 from pflow.event.move import Variation
 from pflow.metrics.match import HitMatching, Matching
-from pflow.physics.detector import Calorimeter, load_detector
+from pflow.physics.detector import Calorimeter, Layers, load_detector
 from pflow.tokens.features import Normaliser
 from pflow.tokens.particles import Calibration, Curve, PdgVocabulary, Response
 from pflow.tokens.tokens import TokenConfig
@@ -67,6 +67,14 @@ SCALE = partial(Normaliser, names=("x",), transforms=("identity",), mean=(0.0,),
         (DETECTOR, {"hcal_inner_z": 100.0}, "hcal_inner_z must be above the face of the ECAL, 2307 mm, found 100"),
         (DETECTOR, {"ecal_inner_radius": 2200.0}, "2200 mm, and ecal_barrel begins at inner_radius 2150 mm"),
         (DETECTOR, {"ecal_inner_z": 230.7}, "ecal_inner_z is 230.7 mm, and ecal_endcap begins at inner_z 2307 mm"),
+        (DETECTOR, {"hcal_inner_radius": 2500.0}, "2500 mm, and hcal_barrel begins at inner_radius 2400 mm"),
+        (DETECTOR, {"ecal_outer_radius": 2000.0}, "ecal_outer_radius must be at least ecal_inner_radius, 2150 mm"),
+        (DETECTOR, {"phi_symmetry": 8}, "phi_symmetry 8 does not divide the 12 sides of ecal_barrel"),
+        (
+            CALORIMETER,
+            {"layers": (Layers(count=1, pitch=5.0, radiation_lengths=0.5, interaction_lengths=0.25),)},
+            "0.5 interaction lengths per radiation length, expected 0.01 to 0.3",
+        ),
         (DETECTOR, {"calorimeters": ()}, "has no calorimeters"),
         (DETECTOR, {"calorimeters": CLD.calorimeters[:1] * 2}, "names a calorimeter twice"),
         (DETECTOR, {"ecal_inner_radius": 0.0}, "must be a length in mm above 0"),

@@ -225,6 +225,20 @@ def test_a_track_that_enters_nowhere_goes_straight_on(reads_all, events, spoil, 
         reconstruct(spoil(some, 0, "tracks.calo_position.x", np.nan, of_all=True), reads_all)
 
 
+def test_an_impossible_energy_is_said_with_what_else_is_wrong(sample_dir):
+    """Hits of the HCAL's barrel are taken for its endcaps' and these for the barrel's."""
+    events = read_events(sample_dir / "cld_zqq_small.edm4hep.root", truth=False)
+    names = [part.name for part in events.detector.calorimeters]
+    swapped = np.arange(len(names))
+    swapped[[names.index("hcal_barrel"), names.index("hcal_endcap")]] = swapped[
+        [names.index("hcal_endcap"), names.index("hcal_barrel")]
+    ]
+    number = swapped[jagged.columns(events.hits)["subdetector"]]
+    wrong = dataclasses.replace(events, hits=jagged.replaced(events.hits, {"subdetector": number}))
+    with pytest.raises(InputError, match=r"not finite, or above .*; .*hits of hcal_endcap lie outside of it: inner_z"):
+        reconstruct(wrong, "general")
+
+
 @pytest.mark.parametrize("kind", ["translation", "pointing"])
 def test_numbers_that_are_not_finite_are_refused_or_flagged(model, events, make_model, kind):
     spoilt = dataclasses.replace(model, reconstructor=copy.deepcopy(model.reconstructor))
