@@ -914,7 +914,7 @@ def test_tracks_are_followed_only_as_far_as_the_detector_is_described(sample_dir
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*this is another one")  # cld_jettags has a track twice
 def test_nothing_is_said_of_any_sample(data_dir, sample_dir):
-    """The first 100 events of files, as a model for any detector reads them; a detector beyond it is said to be.
+    """The first 60 events of files, as a model for any detector reads them; a detector beyond it is said to be.
 
     Of each sample two splits; the third is of the same simulation.
     """
@@ -928,7 +928,7 @@ def test_nothing_is_said_of_any_sample(data_dir, sample_dir):
         with open_events(path, **options) as file:
             file.expected = None
             # In one reading: the small files are one basket, which each reading decompresses.
-            total = measure(file.read(0, min(100, file.num_entries)), targets=targets)
+            total = measure(file.read(0, min(60, file.num_entries)), targets=targets)
         if text := problems_of(compare(total, sample)):
             said[path.name] = text
     assert list(said) == ["tiles_zqq.edm4hep.root"], said

@@ -265,13 +265,12 @@ def python_tracks(*values):
         has=lambda field, *members: all((field, member) in table for member in members),
         first=lambda *fields: next((field for field in fields if (field, "omega") in table), None),
         members=lambda field: [member for of, member in table if of == field],
-        num_entries=1,
     )
     get = lambda span, field, *members: next(table[field, name] for name in members if (field, name) in table)  # noqa: E731
     cld = load_detector("cld")
     bare = (dataclasses.replace(part, inner_radius=None, inner_z=None) for part in cld.calorimeters)
     detector = dataclasses.replace(cld, calorimeters=tuple(bare), **GEOMETRY)
-    file = types.SimpleNamespace(columns=reads, get=get, path="")
+    file = types.SimpleNamespace(columns=reads, get=get, path="", num_entries=1)
     sources = types.SimpleNamespace(detector=detector, collections={"tracks": ("T",)}, notes={}, states_elsewhere=None)
     tracks = read_tracks(file, sources, range(1))
     fields = [f"{part}.{axis}" for part, axes in PARTS for axis in axes] + ["d0", "z0", "omega"]
