@@ -468,10 +468,9 @@ def _each_event(scales: Scales, detector: Detector) -> Iterator[Check]:
                 text = f"{_entries(scales, trails, empty & inside)}: no hits of the ECAL where {MIN_ENTERING} or more"
                 yield Check("empty events", not (empty & inside).any(), f"{text} tracks enter its {region}")
     for part in (part.name for part in detector.calorimeters if part.kind in KINDS):
-        text = (
-            f"{_entries(scales, table, empty := _run_without(table, f'hits {part}'))}: no hits of {part}, which other"
-        )
-        yield Check("empty events", not empty.any(), f"{text} events have")
+        empty = _run_without(table, f"hits {part}")
+        text = f"{_entries(scales, table, empty)}: no hits of {part}, which other events have"
+        yield Check("empty events", not empty.any(), text)
     for kind in KINDS:
         name = f"hits of the {kind.upper()}"
         soft, faint = table[f"soft {name}"], table[f"faint {name}"]
@@ -495,10 +494,8 @@ def _each_event(scales: Scales, detector: Detector) -> Iterator[Check]:
 
 def _run_without(table: Table, column: str) -> Mask:
     """Events of many particles, one after the other, of which none has what nearly all others have."""
-    busy = np.all(
-        [table[name] >= least for name, least in MANY.items() if name in table and "HCAL" not in name], axis=0
-    )
-    busy = np.flatnonzero(busy)
+    names = [name for name in ("hits of the ECAL", "tracks") if name in table]
+    busy = np.flatnonzero(np.all([table[name] >= MANY[name] for name in names], axis=0))
     busy = busy[np.lexsort((table["entry"][busy], table["file"][busy]))]
     edges = np.flatnonzero(np.diff(table[column][busy] == 0, prepend=False, append=False))
     begin, end = max(edges.reshape(-1, 2).tolist(), key=lambda run: run[1] - run[0], default=(0, 0))

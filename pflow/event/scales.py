@@ -162,7 +162,7 @@ def measure(events: Events, particles: ak.Array | None = None, *, targets: Mappi
     """
     n, depth = len(events), depths(events)
     measured = {"events": _of_events(events, particles), "hits": _of_hits(events, depth)}
-    measured["events"] |= _of_cells(events) | _of_truth(events, targets)
+    measured["events"] |= _of_cells(events) | _of_truth(events, targets, measured["events"])
     if events.has_truth:
         measured["linked"] = _of_linked(events)
     if events.reference is not None:
@@ -197,21 +197,25 @@ def _by_part(events: Events, chosen: Any, **values: npt.NDArray[Any]) -> dict[st
 
 def _of_events(events: Events, particles: ak.Array | None) -> dict[str, npt.NDArray[Any]]:
     """Energy and momentum of tracks of each event, GeV, numbers of its objects, typical energy of its hits in the ECAL,
-    the opening angle of its energy, rad, and sums over its first hits, NaN of few or left-out ones."""
+    shares of soft and faint hits (`BELOW`), the opening angle of its energy, rad, and sums over its first hits; NaN of
+    few or left-out ones."""
     n, hits, counts = len(events), jagged.columns(events.hits), jagged.count(events.hits)
     event, energy = jagged.event_index(counts), hits["energy"]
     kind = kind_index(events.detector)[hits["subdetector"]]
-    used = np.flatnonzero((kind == ECAL) & (energy > 0))
     total = np.bincount(event, energy, n)
     table = {"event": np.arange(n), "energy": total, "n_hits": counts}
     for name, number in (("hits of the ECAL", ECAL), ("hits of the HCAL", HCAL)):
-        table[name] = np.bincount(event[kind == number], minlength=n)
-        mine = np.flatnonzero((kind == number) & (energy > 0))
-        low = np.quantile(energy[mine[:: 1 + len(mine) // MAX_HITS]], 0.2) if len(mine) else 0.0
-        n_hits = np.bincount(event[mine], minlength=n)
+        of_kind = np.flatnonzero(kind == number)
+        table[name] = np.bincount(event[of_kind], minlength=n)
+        used = of_kind[energy[of_kind] > 0]
+        low = np.quantile(energy[used[:: 1 + len(used) // MAX_HITS]], 0.2) if len(used) else 0.0
+        n_used = np.bincount(event[used], minlength=n)
         for what, factor in BELOW.items():
-            n_below = np.bincount(event[mine[energy[mine] < factor * low]], minlength=n)
-            table[f"{what} {name}"] = np.where(n_hits >= MIN_BELOW, n_below / np.maximum(n_hits, 1), np.nan)
+            n_below = np.bincount(event[used[energy[used] < factor * low]], minlength=n)
+            table[f"{what} {name}"] = np.where(n_used >= MIN_BELOW, n_below / np.maximum(n_used, 1), np.nan)
+        if number == ECAL:
+            with np.errstate(divide="ignore", invalid="ignore"):
+                table["typical"] = np.exp(np.bincount(event[used], np.log(energy[used]), n) / n_used)
     table |= _by_part(events, slice(None), hits=energy > 0)
     x, y, z = (hits[f"position.{axis}"].astype(np.float64) for axis in "xyz")
     table["start"], table["place"] = first_hits(events).T
@@ -219,8 +223,6 @@ def _of_events(events: Events, particles: ak.Array | None) -> dict[str, npt.NDAr
     sums = np.stack([np.bincount(event, weight * along, n) for along in (x, y, z)], axis=1)
     with np.errstate(divide="ignore", invalid="ignore"):
         table["opening"] = np.arccos(np.minimum(np.linalg.norm(sums, axis=1) / total, 1.0))
-        logarithm = np.bincount(event[used], np.log(energy[used]), n) / np.bincount(event[used], minlength=n)
-    table["typical"] = np.exp(logarithm)
     if particles is not None:
         columns = jagged.columns(particles)
         table["reconstructed"] = _total(particles, columns["energy"])
@@ -246,8 +248,8 @@ def first_hits(events: Events) -> Floats:
     return np.stack([np.where((counts >= FIRST) & (start > 0), start, np.nan), place], axis=1)
 
 
-def _of_truth(events: Events, targets: Mapping[str, Any] | None) -> dict[str, npt.NDArray[Any]]:
-    """Energies of each event by what they belong to, GeV; NaN where they say nothing."""
+def _of_truth(events: Events, targets: Mapping[str, Any] | None, counted: Table) -> dict[str, npt.NDArray[Any]]:
+    """Energies of each event by what they belong to, GeV; NaN where they say nothing. `counted`: as of `_of_events`."""
     hits, table = jagged.columns(events.hits), dict[str, npt.NDArray[Any]]()
     energy, total = hits["energy"], _total(events.hits, hits["energy"])
     with_hits = np.where(total > 0, 1.0, np.nan)  # an event without hits says nothing of their energy
@@ -279,9 +281,10 @@ def _of_truth(events: Events, targets: Mapping[str, Any] | None) -> dict[str, np
     if events.hit_links is not None:
         linked = np.zeros(len(energy), dtype=np.bool_)
         linked[Links.of(events.hit_links).flat_source(jagged.count(events.hits))] = True
-        n_hits = _by_part(events, slice(None), energy=energy > 0)
         sums = _by_part(events, slice(None), energy=energy, linked=energy * linked)
-        table |= sums | {name: np.where(n >= MIN_LINKED, sums[name], np.nan) for name, n in n_hits.items()}
+        for part in (part.name for part in events.detector.calorimeters):
+            sums[f"energy {part}"] = np.where(counted[f"hits {part}"] >= MIN_LINKED, sums[f"energy {part}"], np.nan)
+        table |= sums
     if targets is not None and events.has_truth:
         by_choice = ("e_min", "invisible")  # the user knows that hits of these belong to no target
         chosen = select_targets(events, **{key: value for key, value in targets.items() if key not in by_choice})

@@ -292,7 +292,7 @@ class Detector:
                     text = f"{kind}_{face} is {stated:g} mm, and {name} begins at {face} {begins:g} mm"
                     raise ConfigError(f"{where}: {text}")
         check_options(self, where, "at least 1", lambda n: n is None or n >= 1, "phi_symmetry")
-        for part in self.calorimeters if self.phi_symmetry else ():
+        for part in self.calorimeters:
             # Training events are turned by these angles: a barrel's corners must come to lie on corners.
             if part.kind in ("ecal", "hcal") and part.sides % (self.phi_symmetry or 1):
                 text = f"phi_symmetry {self.phi_symmetry} does not divide the {part.sides} sides of {part.name}"
