@@ -25,7 +25,7 @@ from pflow.event.events import ImplausibleWarning
 from pflow.event.scales import BUSY, SampleScales, Scales, Table
 from pflow.physics.arrays import Floats, Index, Mask
 from pflow.physics.detector import FACES, Detector
-from pflow.physics.geometry import layer_pitches, measures
+from pflow.physics.geometry import kind_index, layer_pitches, measures
 
 MANY = {"hits of the ECAL": 100, "hits of the HCAL": 100, "tracks": 6}
 """Objects of an event of many particles; smaller events may lack a kind of them."""
@@ -48,6 +48,7 @@ GROUP_SCALE = 2.3  # the same for a sector of azimuth, a side, ...; healthy file
 MIN_EVENTS_SCALED = 3  # fewest events of such a group
 MIN_SOFT, MAX_FAINT = 0.03, 0.2  # plausible shares of an event's hits; found: at least 0.054, at most 0.10
 NEAR_LARGEST, SATURATED = 0.9, 10  # of the largest energy, and hits above it, from which on there is a limit
+MIN_EXPECTED, DEAD = 9, 0.1  # fewest events that should have hits in a sector or on a side, and smallest part that has
 DEEP = 20  # first layer of an HCAL's deep ones
 
 CELLS = {"ecal": (11.0, 1.4), "hcal": (22.0, 1.6)}
@@ -302,6 +303,8 @@ QUANTITIES: Mapping[str, tuple[Quantity, ...]] = {
         Quantity("curvature", "momentum", MOMENTA, -0.02, 0.02, 0.5, changes=0.05),
         Quantity("charges", "opposite", BENT, high=0.1),
         Quantity("HCAL", "behind", IN_HCAL, 0.55, halves=0.25, changes=0.5),
+        # Found: at least 0.85; with half of the hits up to 0.75.
+        Quantity("lost hits", "hcal_layers", LAYERS.replace("ECAL", "HCAL"), 0.82, halves=0.1, changes=0.2),
         Quantity("HCAL place", "hcal_azimuth", f"{BEHIND}azimuth", -1.0, 1.0, 0.5, changes=2.0),
         Quantity("HCAL place", "hcal_polar", f"{BEHIND}polar angle", -1.0, 1.0, 0.5, changes=2.0),
         Quantity("response of hadrons", "response", LEAVE, LEAST, MOST, 0.5, "", OFF, 0.3, 0.7, relative=True),
@@ -351,6 +354,7 @@ def compare(scales: Scales, sample: SampleScales | None = None) -> list[Check]:
     if (detector := scales.detector) is None:
         return []
     checks = [*_quantities(scales, detector, sample), *_each_event(scales, detector), *_calorimeters(scales, detector)]
+    checks += [*_dead_parts(scales, detector)]
     checks += [*_too_few(scales, detector), *_reconstructed(scales, detector), *_changes(scales, detector)]
     checks += [] if sample is None else _sample(scales, detector, sample)
     said: dict[str, dict[bool, dict[str, None]]] = {}  # texts by name and result, without repetition
@@ -515,6 +519,7 @@ GENERAL = {
     "cell size": "cells are as large as described",
     "faces": "hits lie within their calorimeters as described",
     "layers": "layers follow the depth of the hits",
+    "dead parts": "ECAL and HCAL have hits at all azimuths and on both sides",
     "links": "hits and tracks are linked to particles",
 }
 """Texts of what holds for all events, calorimeters or parts of a file."""
@@ -615,6 +620,30 @@ def _dead_layers(layer: Index, entry: Index, n_layers: int) -> Iterator[tuple[in
         enough = n[beside] >= (MIN_BESIDE if n_events[beside] >= MIN_EVENTS_BESIDE else MANY_BESIDE)
         if enough and (low < high or 0 < low < n_layers - 1):
             yield low, high, int(n[beside])
+
+
+def _dead_parts(scales: Scales, detector: Detector) -> Iterator[Check]:
+    """Find sectors of azimuth and sides in z where the ECAL or the HCAL has no hits, and the other one has."""
+    hits = scales.table("hits")
+    if not hits:
+        return
+    kind, n_groups = kind_index(detector)[hits["part"].astype(np.int64)], SECTORS + 2
+    where = [*map(_degrees, range(SECTORS)), "at -z", "at +z"]
+    for region in ("barrel", "endcap"):
+        inside = np.isin(hits["part"], [i for i, part in enumerate(detector.calorimeters) if part.region == region])
+        n_events = np.zeros((2, n_groups))  # by kind, with hits in a group
+        for of_kind in range(2):
+            x, y, z, entry, file = (hits[name][inside & (kind == of_kind)] for name in ("x", "y", "z", "entry", "file"))
+            for group in (_sector(x, y), SECTORS + (z > 0)):
+                found = np.unique(np.stack([group, entry, file]), axis=1)[0]
+                n_events[of_kind] += np.bincount(found, minlength=n_groups)
+        for own, name in enumerate(KINDS):
+            expected = n_events[1 - own] * n_events[own].sum() / max(n_events[1 - own].sum(), 1.0)
+            enough = np.minimum(expected, n_events[1 - own]) > MIN_EXPECTED
+            dead = np.flatnonzero(enough & (n_events[own] < DEAD * expected))
+            text = ", ".join(f"{where[i]} ({expected[i]:.0f} events are expected to have some)" for i in dead)
+            text = f"no hits of the {name.upper()}'s {region} lie {text}: dead, or not in the file"
+            yield Check("dead parts", not len(dead), text)
 
 
 def _scaled(energy: Floats, part: npt.NDArray[Any], factor: float) -> list[tuple[int, float]]:

@@ -79,11 +79,11 @@ class TrackDeposits:
     `trails`: columns for the same, lengths in cells, NaN where one does not apply: entry (``x``, ``y``, ``z``);
     ``trail``, whether there is one in the ECAL; ``layers``, the share of the first ones that have hits of it; median
     distance of the hits from the line (``ecal_azimuth``, ``ecal_polar``); median energy of these hits at normal
-    incidence (``ecal_cell``); the same of the HCAL (``behind``: whether there are hits); ``helix``, whether the helix
-    from the IP leads to ``calo_position``; ``momentum``, relative error of momentum and field by the place of the
-    trail; ``opposite``, whether it is that of the other charge; ``response``, energy in `NARROW` over momentum of
-    hadrons; ``twice``, whether another track enters there; ``own``, share of the hits that are linked to the track's
-    particle, and ``hcal_own`` of those in an HCAL.
+    incidence (``ecal_cell``); the same of the HCAL (``hcal_layers``, ...; ``behind``: whether there are hits);
+    ``helix``, whether the helix from the IP leads to ``calo_position``; ``momentum``, relative error of momentum and
+    field by the place of the trail; ``opposite``, whether it is that of the other charge; ``response``, energy in
+    `NARROW` over momentum of hadrons; ``twice``, whether another track enters there; ``own``, share of the hits that
+    are linked to the track's particle, and ``hcal_own`` of those in an HCAL.
     """
 
     momentum: Floats
@@ -385,6 +385,7 @@ def _trails(events: Events, hits: _FirstHits, tracks: _Entries) -> dict[str, npt
             # The other charge leads as far to the other side: as twice the momentum taken away.
             "opposite": _where(np.isfinite(momentum), momentum < -1.0),
             "behind": _where(in_hcal, hcal.n_layers > 0),
+            "hcal_layers": _where(in_hcal & hcal.seen, hcal.n_layers / hcal.expected),
             **dict(zip(("hcal_azimuth", "hcal_polar"), _where(in_hcal & hcal.seen, hcal.in_cells), strict=True)),
             "ecal_cell": _where(straight, ecal.cell),
             "hcal_cell": _where(in_hcal, hcal.cell),

@@ -528,6 +528,22 @@ def test_an_octant_and_layers_without_hits_are_said(data_dir):
     assert re.search(r"where they enter in the barrel: \d+% of \d+ between 45 and 67\.5 degrees of azimuth", text)
 
 
+def test_parts_of_the_hcal_that_have_no_or_half_of_their_hits_are_said(data_dir):
+    events = read_events(data_dir / "g4" / "zqq_val.root", entry_stop=40, truth=False)
+    kept_half = np.random.default_rng(0).random(ak.count(events.hits.energy)) < 0.5
+    octant, side = (jagged.flat(of) for of in (np.abs(events.hits.position.phi - 1.0), events.hits.position.z))
+    for keep, said in (
+        (
+            octant > np.pi / 8,
+            r"HCAL's barrel lie between 45 and 67\.5 degrees of azimuth \(\d\d events are expected to have",
+        ),
+        (side < 0, r"HCAL's endcap lie at \+z \(1\d events are expected to have some\): dead, or not in the file"),
+        (kept_half, r"\d+ tracks have hits in 6\d% of the first layers of the HCAL in the barrel"),
+    ):
+        text = problems_of(checks(kept("hits", lambda e, keep=keep: keep | ~part(e, "hcal", ""))(events)))
+        assert re.search(said, text), text
+
+
 def test_photons_show_a_change_in_the_middle_of_a_file(data_dir):
     events = read_events(data_dir / "g4" / "gammasep_val.root", entry_stop=30)
     assert not problems(events)
