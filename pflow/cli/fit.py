@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import pkgutil
 import re
 import signal
@@ -83,6 +84,7 @@ IN_WORDS = {
     r"Expected a <class '(?:\w+\.)*(\w+)'>": r"expected \1",
     " or expected ": " or ",
     r"Expected a typing\.Literal\[(.*?)\]": r"expected one of \1",
+    r"Call to compute_fn of link .*? failed: ": "",
     "Expected a dot import path string: ": "expected a class, found ",
     r"\. Got value: ": ", found ",
 }
@@ -146,7 +148,7 @@ def resolve_run(verb: str, args: Sequence[str]) -> Run:
             given[DECISIVE[name]] = None if value == "null" else value
         words.append(f"{name}{equals}{value}" if word.startswith("--") else value)
     if (wanted := given["ckpt_path"]) in ("best", "last"):  # Lightning looks for them after the model is made
-        folder = Path(given["output"] or load_yaml(config_dir() / "base.yaml")["output"])
+        folder = Path(given["output"] or load_yaml(config_dir() / "base.yaml")["output"]).expanduser()
         if (named := folder / f"{wanted}.ckpt").is_file():
             given["ckpt_path"] = str(named)
             words.append(f"--ckpt_path={named}")
@@ -228,6 +230,13 @@ class Parser(LightningArgumentParser):  # type: ignore[misc]
         return re.sub(r"--[\w.]+", lambda name: name[0].replace("_", "-"), text)
 
 
+def _number(seed: bool | int) -> int:
+    """The seed, with which a training is the same again; Lightning's ``true`` would be 0 for it and 1 for the data."""
+    if isinstance(seed, bool):
+        raise ConfigError(f"seed_everything is {seed}: give a number, with which the training is the same again")
+    return seed
+
+
 class TrainingCLI(LightningCLI):  # type: ignore[misc]
     """Lightning's command line for `ParticleFlow` and `ParticleFlowData`; without `run` it only makes the objects."""
 
@@ -270,17 +279,17 @@ class TrainingCLI(LightningCLI):  # type: ignore[misc]
         parser.add_lightning_class_args(ModelCheckpoint, "model_checkpoint")
         parser.add_lightning_class_args(EarlyStopping, "early_stopping")
         parser.add_lightning_class_args(LearningRateMonitor, "learning_rate_monitor")
-        parser.link_arguments("seed_everything", "data.seed", compute_fn=int)
+        parser.link_arguments("seed_everything", "data.seed", compute_fn=_number)
         resumes = self.begun.resumes  # its weights come from the checkpoint, not from `start_from`
         parser.link_arguments("start_from", "model.start_from", compute_fn=lambda start: None if resumes else start)
-        parser.link_arguments("output", "model_checkpoint.dirpath")
+        parser.link_arguments("output", "model_checkpoint.dirpath", compute_fn=os.path.expanduser)
         for name in ("monitor", "mode"):  # early stopping follows the quantity of the best checkpoint
             parser.link_arguments(f"model_checkpoint.{name}", f"early_stopping.{name}")
 
     def before_instantiate_classes(self) -> None:
         """Check what the classes do not."""
         self.options = self.config[self.subcommand] if self.subcommand else self.config
-        self.folder = Path(self.options["output"])
+        self.folder = Path(self.options["output"]).expanduser()
         if self.verb == "fit":
             for name, forbids in (("enable_checkpointing", False), ("barebones", True)):
                 if self.options["trainer"][name] is forbids:

@@ -15,6 +15,7 @@ import io
 import itertools
 import logging
 import os
+import re
 import signal
 import sys
 import threading
@@ -24,6 +25,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from difflib import SequenceMatcher
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from pflow.errors import ConfigError, PflowError, first_line, nearest
@@ -277,6 +279,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     debug = "--debug" in {*arguments, *sys.argv}  # a recipe's, too, whose stages are verbs
     # Taken out here, because no verb's parser knows it.
     arguments = [word for word in arguments if word != "--debug"]
+    # Shells do this only where a word begins with it, and not in --output=~/run.
+    arguments = [re.sub(r"(?<==)~(?=/|$)", lambda _: str(Path.home()), word) for word in arguments]
     verb = arguments[0] if arguments else "--help"
     if verb in ("-h", "--help"):
         print(_usage())
