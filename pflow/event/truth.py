@@ -34,10 +34,11 @@ import awkward as ak
 import numpy as np
 import numpy.typing as npt
 
-from pflow.errors import check_choice, check_type, warn
+from pflow.errors import ConfigError, check_choice, check_type, warn
 from pflow.event import jagged
 from pflow.event.events import Events, ImplausibleWarning
 from pflow.event.jagged import Links, largest_weight
+from pflow.event.schema import validate_part
 from pflow.physics.arrays import Floats, Index, Mask
 from pflow.physics.pdg import is_invisible
 
@@ -145,9 +146,10 @@ def select_targets(
     Raises
     ------
     ConfigError
-        No such rule.
+        No such rule, or `e_min` is no number.
     InputError
-        The events hold no truth, no links to it, or particles that are their own ancestors.
+        The events hold no truth, no links to it, links or parents outside of their lists, or particles that are their
+        own ancestors.
 
     Examples
     --------
@@ -158,12 +160,20 @@ def select_targets(
     check_type(events, Events, "events, of pflow.read_events")
     check_choice(rule, RULES, "truth rule")
     check_type(e_min, int | float, "e_min, an energy in GeV")
+    if not np.isfinite(e_min):
+        raise ConfigError(f"e_min must be an energy in GeV, found {e_min}")
+    check_type(use_tracks, bool | np.bool_, "use_tracks, True or False")
+    check_type(invisible, Sequence, "invisible, a sequence of |PDG|")
     truth, hit_links = events.truth, events.hit_links
     if truth is None or hit_links is None:
         names = events.detector.truth_particles if events.truth is None else events.detector.hit_links
         called = f" called {', '.join(names)}" if names else ""
         message = f"truth rule '{rule}' needs truth particles and links from hits to them; the file holds none{called}"
         raise events.error(message, field="truth" if truth is None else "hit_links")
+    for name, records in (("truth", truth[["parent"]]), ("hit_links", hit_links)):
+        for violation in validate_part(name, records, {"truth": jagged.count(truth)})[:1]:
+            message = f"{violation.message}; true particles that are cut need new parents and links"
+            raise events.error(message, index=violation.index, field=violation.field)
     ancestry = Ancestry(events, truth)
     if rule == "stable" and (problem := unknown_status(ancestry.status, stable_status)):
         warn(f"{events.path or 'events'}: {problem}", ImplausibleWarning)

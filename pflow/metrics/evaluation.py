@@ -18,6 +18,7 @@ from pflow.config import from_plain
 from pflow.errors import ConfigError, InputError, check_choice, check_fields, check_type, warn
 from pflow.event.checks import Expected
 from pflow.event.events import (
+    LINKS,
     Events,
     Flag,
     ImplausibleWarning,
@@ -219,14 +220,14 @@ class Evaluation:
         self.n_targets += int(targets.counts.sum())
         true = TrueEvents(events, targets, oracle=by_oracle)
         for algorithm, reconstruction in recos.items():
-            if reconstruction.track_links is not None:
-                reconstruction.check_links("track_links", events)
+            for name in LINKS:
+                if getattr(reconstruction, name) is not None:
+                    reconstruction.check_links(name, events)
             particles = ParticleTable.from_records(reconstruction.particles)
             rule = self._rule(algorithm, reconstruction)
             if isinstance(rule, Matching):
                 matches, close = (match(true.truth, particles, of) for of in (rule, rule.close))
             else:
-                reconstruction.check_links("hit_links", events)
                 links = Links.of(targets.hit_links), Links.of(reconstruction.hit_links)
                 counts = true.truth.counts, particles.counts
                 matches, close = (match_by_hits(*links, events.hits, *counts, of) for of in (rule, rule.close))

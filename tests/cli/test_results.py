@@ -347,7 +347,7 @@ def test_a_reconstruction_of_another_file_is_refused(sample, make_reco, tmp_path
     links = make_links(source=[[9999]] * 3, particle=[[0]] * 3)
     for provenance, more, message in (
         (made, {}, r"was made from .*gamma1_test_small\.root and not from .*multi_test_small\.root"),
-        ({}, {"hit_links": links}, r"found 9999 at index 0; made from another file\?"),
+        ({}, {"hit_links": links}, r"found 9999 at index 0; made from another file, or cut after the rec"),
     ):
         with RecoWriter(tmp_path / "other.root", provenance=provenance, force=True) as writer:
             writer.extend(make_reco([0, 1, 2], **more))

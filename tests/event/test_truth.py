@@ -187,6 +187,23 @@ def test_rules_events_links_and_parents_that_cannot_be_are_refused(make_event):
     circle = make_event([(22, 1.0, 0, 1), (22, 1.0, 0, 0)], [(1.0, {0: 1.0})], path="circle.root")
     with pytest.raises(InputError, match=r"circle\.root, entry 0, 'truth\.parent'"):
         select_targets(circle)
+    decay = make_event(**PI0_DECAY, path="pi0.root")
+    for cut in (decay.truth[:, :1], decay.truth[:, 1:]):
+        with pytest.raises(InputError, match=r"pi0\.root, entry 0, 'hit_links\.particle': .* that are cut need new"):
+            select_targets(dataclasses.replace(decay, truth=cut))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"e_min": np.nan}, "e_min must be an energy in GeV, found nan"),
+        ({"use_tracks": "no"}, "expected use_tracks, True or False; found str"),
+        ({"invisible": 22}, "expected invisible, a sequence of .*; found int"),
+    ],
+)
+def test_options_of_another_kind_are_refused(make_event, options, message):
+    with pytest.raises((ConfigError, TypeError), match=message):
+        select_targets(make_event(**PI0_DECAY), **options)
 
 
 @pytest.mark.parametrize(("rule", "assigned"), [("calo", [0, 1, 2]), ("stable", [0, 0, 0]), ("entering", [0, 1, 1])])

@@ -1,5 +1,6 @@
 import dataclasses
 import shutil
+import warnings
 
 import awkward as ak
 import numpy as np
@@ -175,6 +176,17 @@ def test_momenta_that_do_not_fit_the_energies_are_said(make_records, make_events
     in_mev = ak.zip({name: reco[name] * (1000 if name in ("px", "py", "pz") else 1) for name in reco.fields})
     with pytest.warns(ImplausibleWarning, match="PFlow: 3 of 3 particles have more momentum than energy"):
         evaluate(make_events(TRUTH), answer(in_mev))
+
+
+def test_links_of_particles_that_were_sorted_are_said(sample_dir):
+    events = pflow.read_events(sample_dir / "zqq_test_small.root", entry_stop=3)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        reco = pflow.reconstruct(events, "general", device="cpu")
+        pflow.evaluate(reco, events, oracle=False)
+    by_energy = reco.particles[ak.argsort(reco.particles.energy, ascending=False)]
+    with pytest.warns(ImplausibleWarning, match=r"a quarter of \d+ neutral .* [12]\.\d+ rad .*: cut or sorted"):
+        pflow.evaluate(dataclasses.replace(reco, particles=by_energy), events, oracle=False)
 
 
 def test_energies_of_a_reconstruction_beyond_the_truth_are_said(events, pandora):
@@ -449,7 +461,9 @@ def test_links_from_missing_tracks_or_without_targets_are_refused(events, pandor
     with pytest.raises(InputError, match="no true particle is a target under truth rule 'stable' above 1000 GeV"):
         pflow.evaluate(pandora, events, settings=EvaluationSettings(e_min=1000.0))
     links = Links.by_event(*(np.array([number]) for number in (3, 7, 0, 1)), len(events)).records()
-    with pytest.raises(InputError, match=r"entry 3, 'track_links\.source': PFlow: points outside .* another file\?"):
+    with pytest.raises(
+        InputError, match=r"entry 3, 'track_links\.source': PFlow: points outside .* another file, or cut"
+    ):
         pflow.evaluate(dataclasses.replace(pandora, track_links=links), events, oracle=False)
 
 
