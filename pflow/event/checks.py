@@ -22,7 +22,7 @@ import numpy.typing as npt
 from pflow.errors import ConfigError, first_line, warn
 from pflow.event.closure import HADRON_RESPONSE, HARD, KINDS, MIN_MOMENTUM, N_LAYERS
 from pflow.event.events import ImplausibleWarning
-from pflow.event.scales import BUSY, SampleScales, Scales, Table
+from pflow.event.scales import BUSY, LARGEST, SampleScales, Scales, Table
 from pflow.physics.arrays import Floats, Index, Mask
 from pflow.physics.detector import FACES, Detector
 from pflow.physics.geometry import kind_index, layer_pitches, measures
@@ -41,6 +41,11 @@ BLOCK = {"trails": 20, "stubs": 20, "linked": 20, "events": 5}  # and their smal
 SECTORS = 16  # parts of azimuth: an octant that has no hits holds one of them as a whole
 MIN_BESIDE, MIN_EVENTS_BESIDE = 20, 8  # hits and events of the next layer, from which on a layer without any is dead,
 MANY_BESIDE = 100  # or its hits in fewer events
+MIN_LARGE, MIN_MIXED = (
+    20.0,
+    4,
+)  # GeV of hits or tracks, and tracks, from which on an event has its own truth and reference
+REFERENCE_OVER = (0.5, 2.0)  # plausible energy of an event's reference over its hits' or tracks'; found: 0.77 to 1.52
 MIN_OTHERS, CHANCE = 10, 1e-3  # fewest events beside a run that lacks hits, and its largest probability to be said
 MIN_ENTERING = 4  # fewest tracks into the barrel or the endcaps of an ECAL, of which one surely leaves hits
 LAYER_SCALE = 3.0  # largest plausible ratio of hits' energies in a layer to others'; 1.9 in thicker layers of the ILD
@@ -204,7 +209,9 @@ MASSLESS = "momenta of the particles of the reference are {:.2f} of their energi
 TRACKLESS = "{:.0%} of the charged particles of the reference have no track of their charge and momentum"
 ALONE = "{:.0%} of the {n} hardest neutral particles of the reference have no hits with their energy around them"
 CODES = "{:.0%} of the true particles have another charge than their PDG code says, or an unknown code"
-OVERLAID = "{:.0%} of the energy of stable particles that shower is of overlaid background: no event has a signal"
+OVERLAID = "{:.0%} of the energy of stable particles that shower is of overlaid background"
+NO_SIGNAL = ": particles are reconstructed of it, too, and the true visible energy is without it"
+NO_MUONS = "{:.0%} of the hits of the muon system lie before it, or have more than 0.1 GeV"
 PARENTS = "{:.0%} of the particles of the simulation have no parent or one of less energy, or are stable as it is"
 VERTICES = "the simulation's farthest vertices are at {:.2g} times the distance of the ECAL's face, in {n} events"
 BESIDE = "hits of a quarter of {n} photons, by links, lie more than {:.2g} rad beside them"
@@ -245,7 +252,16 @@ QUANTITIES: Mapping[str, tuple[Quantity, ...]] = {
             counted="charged reference",
             changes=0.5,
         ),
+        Quantity("muon system", "no muon hits", NO_MUONS, high=0.2, over="muon hits", counted="muon hits", least=20),
         Quantity("hot cells", "always", ALWAYS, high=0.0, over="energy", wrong=HOT_CELLS),
+        Quantity(
+            "codes of the reference",
+            "wrong reference",
+            CODES.replace("true particles have", "particles of the reference have"),
+            high=0.1,
+            over="n of reference",
+            counted="n of reference",
+        ),
         Quantity("charges", "uncharged", UNCHARGED, high=0.1, over="tracks", counted="tracks", least=4),
         Quantity("codes", "wrong charges", CODES, high=0.1, over="particles", counted="particles", least=8),
         Quantity("vertices", "vertex", VERTICES, 0.15, 5.0, 0.9, wrong=": is their unit mm?", least=20),
@@ -261,7 +277,7 @@ QUANTITIES: Mapping[str, tuple[Quantity, ...]] = {
         ),
         # What showers is counted roughly, and a single antiproton deposits more than its energy.
         Quantity("response", "energy", TRUE, 0.3, 1.5, over="true", counted="n true", least=20),
-        Quantity("targets", "overlay", OVERLAID, high=0.999, over="true", least=1),
+        Quantity("overlay", "overlay", OVERLAID, high=0.05, over="true", wrong=NO_SIGNAL, least=1),
         Quantity("targets", "taus", TAUS, high=0.01, over="n targets", counted="n targets", least=1),
         Quantity("targets", "no target", NO_TARGET, -0.25, 0.25, over="energy", counted="energy", changes=0.5),
     ),
@@ -484,6 +500,12 @@ def _each_event(scales: Scales, detector: Detector) -> Iterator[Check]:
             odd = (soft < MIN_SOFT) | (faint > MAX_FAINT)
             text = f"{_entries(scales, table, odd)}: energies of {name} are on another scale than in other events"
             yield Check("scales of events", not odd.any(), text)
+    absurd = table["absurd"]
+    text = (
+        f"{_entries(scales, table, absurd > 0)}: single hits have more than {LARGEST:g} GeV (up to {absurd.max():.3g})"
+    )
+    yield Check("scales of events", not absurd.any(), text)
+    yield from _mixed_events(scales)
     momentum = table.get("momentum", np.zeros(1)).sum()
     if momentum > HARD and not table["n_hits"].any():
         yield Check("empty events", False, f"no event has hits, and their tracks have {momentum:.4g} GeV")
@@ -494,6 +516,37 @@ def _each_event(scales: Scales, detector: Detector) -> Iterator[Check]:
     text = f"{_entries(scales, table, again)}: {np.count_nonzero(again)} events begin with the hits of another one:"
     text += " they are there twice, or lists of hits were not emptied between events"
     yield Check("events twice", not again.any(), text)
+
+
+def _mixed_events(scales: Scales) -> Iterator[Check]:
+    """Find single events without truth, links or reference, and those whose truth, tracks or reference are others'."""
+    table, tracks = scales.table("events"), scales.table("tracks")
+    most = np.maximum(table["energy"], table.get("momentum", 0.0))
+    large = (table["n_hits"] >= MANY["hits of the ECAL"]) & (most > MIN_LARGE)
+    odd = dict[str, tuple[Table, Mask]]()
+    if "particles" in table:
+        odd["there are no true particles"] = table, large & (table["particles"] == 0)
+    if linked := [values for name, values in table.items() if name.startswith("linked ")]:
+        odd["no hits are linked to true particles"] = table, large & (table["particles"] > 0) & (sum(linked) == 0)
+    if "reference" in table:
+        low, high = REFERENCE_OVER
+        ratio = table["reference"] / np.maximum(most, MIN_LARGE)
+        text = f"the reference's energy is not {low:g} to {high:g} times that of hits or tracks"
+        odd[text] = table, large & ((ratio < low) | (ratio > high))
+    if "without track" in table:
+        n, without = table["charged reference"], table["without track"]
+        odd["most charged particles of the reference have no track"] = table, (n >= MIN_MIXED) & (2 * without > n)
+    if "right" in tracks:
+        known = {name: values[np.isfinite(tracks["right"])] for name, values in tracks.items()}
+        _, event, n = np.unique(
+            np.stack([known["file"], known["entry"]]), axis=1, return_inverse=True, return_counts=True
+        )
+        right = np.bincount(event.reshape(-1), known["right"], len(n))
+        odd["most tracks are unlike their particles"] = known, ((n >= MIN_MIXED) & (2 * right < n))[event.reshape(-1)]
+    for text, (of, chosen) in odd.items():
+        if 2 * np.count_nonzero(chosen) < len(chosen):  # else all are so, which other checks say
+            text = f"{_entries(scales, of, chosen)}: {text}: lost, or of other events"
+            yield Check("mixed events", not chosen.any(), text)
 
 
 def _run_without(table: Table, column: str) -> Mask:
@@ -512,6 +565,7 @@ def _run_without(table: Table, column: str) -> Mask:
 GENERAL = {
     "empty events": "no event lacks what others have",
     "scales of events": "hits of all events are on the same scale",
+    "mixed events": "truth and reference are of the same events as hits and tracks",
     "events twice": "no two events begin with the same hits",
     "changes": "all parts of the file are alike",
     "cells": "hits of calorimeters have the energy of minimum ionising particles",

@@ -16,13 +16,13 @@ import numpy as np
 import numpy.typing as npt
 
 from pflow.event import jagged
-from pflow.event.closure import ECAL, HCAL, MIN_MOMENTUM, TrackDeposits, depths
+from pflow.event.closure import ECAL, HCAL, IN_FRONT, MIN_MOMENTUM, N_LAYERS, TrackDeposits, depths
 from pflow.event.events import Events
 from pflow.event.jagged import Links, assigned_particle
 from pflow.event.schema import PXYZ
 from pflow.event.truth import STABLE_STATUS, select_targets
 from pflow.physics.arrays import Floats
-from pflow.physics.detector import Detector
+from pflow.physics.detector import KINDS, Detector
 from pflow.physics.geometry import kind_index, layers_by_position
 from pflow.physics.kinematics import GEV_PER_TESLA_MM, angle_between, unit_vector
 from pflow.physics.pdg import is_invisible, known_charges
@@ -34,6 +34,9 @@ CHARGE_ROUNDING = 0.01  # largest difference, e, of a charge from the PDG's that
 MAX_ROWS = 100_000  # of a table; more are thinned evenly
 MAX_HITS = 5000  # of a calorimeter and chunk, from all its events, that are compared one by one with its description
 ONE_IN = 16  # of so many cells, one is checked for a second hit
+MUON_SYSTEM, MOST_IN_MUON = KINDS.index("muon"), 0.1
+"""Kind of calorimeter; GeV that no hit of it has: found up to 0.005."""
+LARGEST = 30.0  # GeV that no hit of a layer has: found up to 13
 HOT, MIN_HOT = 0.1, 8  # GeV of a cell that may fire in each event, and fewest events to say so
 BELOW, MIN_BELOW = {"soft": 1.3, "faint": 0.5}, 100
 """Factors on the fifth of a chunk's hit energies below which hits are soft and faint; fewest hits for their share."""
@@ -216,7 +219,7 @@ def _of_events(events: Events, particles: ak.Array | None) -> dict[str, npt.NDAr
         if number == ECAL:
             with np.errstate(divide="ignore", invalid="ignore"):
                 table["typical"] = np.exp(np.bincount(event[used], np.log(energy[used]), n) / n_used)
-    table |= _by_part(events, slice(None), hits=energy > 0)
+    table |= _by_part(events, slice(None), hits=energy > 0) | _of_muon_hits(events)
     x, y, z = (hits[f"position.{axis}"].astype(np.float64) for axis in "xyz")
     table["start"], table["place"] = first_hits(events).T
     weight = energy / np.maximum(np.sqrt(x * x + y * y + z * z), 1.0)  # hits that were left out are at the origin
@@ -233,6 +236,24 @@ def _of_events(events: Events, particles: ak.Array | None) -> dict[str, npt.NDAr
         table["momentum"] = _total(events.tracks, np.linalg.norm(momentum, axis=1))
         table["uncharged"] = _total(events.tracks, jagged.flat(events.tracks.charge) == 0)
     return table
+
+
+def _of_muon_hits(events: Events) -> dict[str, npt.NDArray[Any]]:
+    """Numbers of each event's hits of the muon system (``muon hits``), and of those that lie before it or have more
+    energy than muons leave (``no muon hits``)."""
+    detector, hits, counts = events.detector, jagged.columns(events.hits), jagged.count(events.hits)
+    faces = [
+        [getattr(part, name) or np.inf if part.kind == "muon" else 0.0 for part in detector.calorimeters]
+        for name in ("inner_radius", "inner_z")
+    ]
+    mine = np.flatnonzero((kind_index(detector) == MUON_SYSTEM)[hits["subdetector"]] & (hits["energy"] > 0))
+    x, y, z = (hits[f"position.{axis}"][mine] for axis in "xyz")
+    radius, half_length = (np.array(of_part)[hits["subdetector"][mine]] for of_part in faces)
+    before = (np.hypot(x, y) < radius - IN_FRONT) & (np.abs(z) < half_length - IN_FRONT)
+    before &= np.isfinite(radius) | np.isfinite(half_length)
+    wrong, event = before | (hits["energy"][mine] > MOST_IN_MUON), jagged.event_index(counts)[mine]
+    n = len(counts)
+    return {"muon hits": np.bincount(event, minlength=n), "no muon hits": np.bincount(event, wrong, minlength=n)}
 
 
 def first_hits(events: Events) -> Floats:
@@ -255,8 +276,12 @@ def _of_truth(events: Events, targets: Mapping[str, Any] | None, counted: Table)
     with_hits = np.where(total > 0, 1.0, np.nan)  # an event without hits says nothing of their energy
     if (reference := events.reference) is not None:
         momentum = np.linalg.norm(jagged.vectors(reference[[*PXYZ]]), axis=1)
-        for name, values in (("reference", jagged.flat(reference.energy)), ("reference momentum", momentum)):
+        reference_columns = jagged.columns(reference)
+        for name, values in (("reference", reference_columns["energy"]), ("reference momentum", momentum)):
             table[name] = with_hits * _total(reference, values)
+        table["n of reference"] = jagged.count(reference)
+        off = np.abs(known_charges(reference_columns["pdg"]) - reference_columns["charge"])
+        table["wrong reference"] = _total(reference, ~(off < CHARGE_ROUNDING))
         if events.tracks is not None:
             table["charged reference"], table["without track"] = _charged_reference(events)
     if events.truth is None:
@@ -410,7 +435,8 @@ def _charged_reference(events: Events) -> Floats:
 
 def _of_cells(events: Events) -> dict[str, npt.NDArray[Any]]:
     """Of each event and calorimeter, the number of hits in one of `ONE_IN` cells, and of those not alone in theirs;
-    ``always``, energy in cells with more than `HOT` in most of the events, GeV, NaN of few events."""
+    ``always``, energy in cells with more than `HOT` in most of the events, NaN of few events, and ``absurd``, in hits
+    of layers with more than `LARGEST`, GeV."""
     detector, hits = events.detector, jagged.columns(events.hits)
     number = hits["subdetector"]
     inverse = np.array([1 / min(1.0, (part.cell_size or 4.0) / 4) for part in detector.calorimeters], np.float32)
@@ -423,6 +449,9 @@ def _of_cells(events: Events) -> dict[str, npt.NDArray[Any]]:
     looked_at = (code >> 32) % ONE_IN == 0
     chosen = np.flatnonzero(looked_at & (hits["energy"] > 0) & (kind_index(detector)[number] <= HCAL))
     event, n_events = jagged.event_index(jagged.count(events.hits)), np.count_nonzero(jagged.count(events.hits))
+    layered = np.array([part.n_layers >= N_LAYERS for part in detector.calorimeters])
+    beyond = np.flatnonzero((hits["energy"] > LARGEST) & layered[number])
+    absurd = np.bincount(event[beyond], hits["energy"][beyond], len(events))
     hot = np.flatnonzero(hits["energy"] > HOT)
     _, cell = np.unique(code[hot], return_inverse=True)
     fires = np.unique(cell * len(events) + event[hot]) // len(events)  # of each cell and event once
@@ -431,7 +460,7 @@ def _of_cells(events: Events) -> dict[str, npt.NDArray[Any]]:
     # With the event added, hits of two events in the same cell are not taken for two hits of one.
     _, cell, n_hits = np.unique(code[chosen] + event[chosen], return_inverse=True, return_counts=True)
     sums = _by_part(events, chosen, cells=np.ones(len(chosen)), twice=n_hits[cell] > 1)
-    return sums | {"always": np.where(n_events >= MIN_HOT, always, np.nan)}
+    return sums | {"always": np.where(n_events >= MIN_HOT, always, np.nan), "absurd": absurd}
 
 
 def _of_hits(events: Events, depth: Floats) -> dict[str, npt.NDArray[Any]]:

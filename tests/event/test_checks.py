@@ -492,6 +492,7 @@ DEAD = r"no hits of (?!.*no hits){} are in layers {} to {}, and \d+ in one besid
         (reference_before, r"\d+% of the 1\d hardest neutral .* no hits .* around them: is it of other events\?"),
         (reference(-1.0, "pz"), r"\d+% of the 1\d hardest neutral particles of the reference have no hits"),
         (reference(0.0, "px", "py", "pz"), r"momenta of the particles of the reference are 0\.00 of their energies"),
+        (reference(0, "pdg"), r"100% of the particles of the reference have another charge than their PDG code says"),
         (
             lambda events: dataclasses.replace(
                 events, truth=ak.with_field(events.truth, ak.ones_like(events.truth.pdg, dtype=bool), "overlay")
@@ -502,6 +503,36 @@ DEAD = r"no hits of (?!.*no hits){} are in layers {} to {}, and \d+ in one besid
 )
 def test_what_is_absent_twice_or_wrong_in_all_events_is_said(jets, change, said):
     assert re.search(said, problems_of(checks(change(jets)))), problems_of(checks(change(jets)))
+
+
+@pytest.mark.parametrize(
+    ("names", "wrong", "said"),
+    [
+        (("reference",), lambda of: of[2:3], "most charged particles of the reference have no track"),
+        (("tracks",), lambda of: of[1:2][:, ::-1], "most tracks are unlike their particles"),
+        (("reference",), lambda of: of[:1, :0], "the reference's energy is not 0.5 to 2 times that of hits or tracks"),
+        (("truth", "hit_links", "track_links"), lambda of: of[:1, :0], "there are no true particles"),
+        (("hit_links",), lambda of: of[:1, :0], "no hits are linked to true particles"),
+    ],
+    ids=["reference of another", "tracks of others", "no reference", "no truth", "no links"],
+)
+def test_one_event_with_parts_of_others_or_none_is_said(jets, names, wrong, said):
+    changed = {}
+    for name in names:
+        records = getattr(jets, name)
+        changed[name] = ak.concatenate([records[:1], wrong(records), records[2:]])
+    assert f"entry 1: {said}: lost, or of other events" in problems_of(checks(dataclasses.replace(jets, **changed)))
+
+
+def test_hits_of_absurd_energy_and_others_in_the_muon_system_are_said(cld_rec):
+    columns = jagged.columns(cld_rec.hits)
+    absurd = np.where(np.arange(len(columns["energy"])) == 5, 50.0, columns["energy"]).astype(np.float32)
+    text = problems_of(checks(dataclasses.replace(cld_rec, hits=jagged.replaced(cld_rec.hits, {"energy": absurd}))))
+    assert re.search(r"entry \d+: single hits have more than 30 GeV \(up to 50\)", text)
+    assert re.search(
+        r"\d+% of the hits of the muon system lie before it",
+        problems_of(checks(copied_into("hcal", "muon")(cld_rec))),
+    )
 
 
 def test_pions_as_muons_or_electrons_are_said(data_dir):

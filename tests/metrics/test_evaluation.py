@@ -461,9 +461,7 @@ def test_links_from_missing_tracks_or_without_targets_are_refused(events, pandor
     with pytest.raises(InputError, match="no true particle is a target under truth rule 'stable' above 1000 GeV"):
         pflow.evaluate(pandora, events, settings=EvaluationSettings(e_min=1000.0))
     links = Links.by_event(*(np.array([number]) for number in (3, 7, 0, 1)), len(events)).records()
-    with pytest.raises(
-        InputError, match=r"entry 3, 'track_links\.source': PFlow: points .* another file, or cut"
-    ):
+    with pytest.raises(InputError, match=r"entry 3, 'track_links\.source': PFlow: points .* another file, or cut"):
         pflow.evaluate(dataclasses.replace(pandora, track_links=links), events, oracle=False)
 
 
