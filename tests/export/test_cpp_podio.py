@@ -118,6 +118,9 @@ def synthetic(sample_dir, source, tmp_path_factory):
             tracks |= {name: np.where(unusable, np.nan, tracks[name]) for name in tracks if name.startswith("calo")}
         elif variant == 6:
             hits["layer"] = hits["layer"] % 4
+        elif variant == 7:
+            at_origin = draw.random(n_hits.sum()) < 0.02
+            hits |= {name: np.where(at_origin, 0, hits[name]) for name in hits if name.startswith("position")}
         hits = {name: values[: n_hits.sum()] for name, values in hits.items()}
         tracks = {name: values[: n_tracks.sum()] for name, values in tracks.items()}
         changed = {"hits": jagged.records(hits, n_hits), "tracks": jagged.records(tracks, n_tracks)}

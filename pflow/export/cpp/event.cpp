@@ -283,6 +283,9 @@ std::vector<Shares> shares_of(const std::vector<Object>& objects, const std::vec
       if (const auto found = index.find(link.getFrom()); found != index.end())
         shares[found->second].emplace_back(link.getTo(), link.getWeight());
   for (Shares& of_object : shares) {
+    // Of an object with a negative weight, or one that is no number, no share is known.
+    if (!std::all_of(of_object.begin(), of_object.end(), [](const auto& share) { return share.second >= 0; }))
+      of_object.clear();
     double total = 0;
     for (const auto& share : of_object) total += share.second;
     for (auto& share : of_object) share.second = total == 0 ? 1.0 / double(of_object.size()) : share.second / total;
@@ -333,9 +336,12 @@ Event make_event(const Reconstructor& reconstructor, const std::vector<HitSource
     }
   }
   std::vector<Hit*> impossible;
-  for (Hit& hit : event.hits)
-    if (!is_possible({hit.energy}, max_energy) || hit.energy < 0 || !is_possible({hit.x, hit.y, hit.z}, max_length))
+  for (Hit& hit : event.hits) {
+    const bool at_origin = hit.energy > 0 && hit.x == 0 && hit.y == 0 && hit.z == 0;  // it has no direction
+    if (at_origin || !is_possible({hit.energy}, max_energy) || hit.energy < 0 ||
+        !is_possible({hit.x, hit.y, hit.z}, max_length))
       impossible.push_back(&hit);
+  }
   if (!impossible.empty() && 2 * impossible.size() <= event.hits.size()) {
     for (Hit* hit : impossible) hit->energy = hit->x = hit->y = hit->z = hit->time = 0;
     event.flags |= UNUSABLE_HITS;
