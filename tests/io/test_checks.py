@@ -1,6 +1,7 @@
 """Content that is not used, and links that lead nowhere, are warned of with numbers; `pflow inspect` lists them."""
 
 import warnings
+from dataclasses import replace
 
 import awkward as ak
 import numpy as np
@@ -11,6 +12,7 @@ from pflow.event.events import ImplausibleWarning
 from pflow.io.flat import write_events
 from pflow.io.inspect import inspect_file
 from pflow.io.open import ReadOptions, open_events, read_events
+from pflow.physics.detector import load_detector
 
 
 @pytest.mark.parametrize("factor", [3.0, 0.0])
@@ -42,6 +44,13 @@ def test_links_that_lead_nowhere_are_named(write, content, toy, branch, dropped,
         content[f"{branch}.collectionID"] = [[16] * len(event) for event in content[f"{branch}.collectionID"]]
     with pytest.warns(ImplausibleWarning, match=said):
         read_events(write(content), detector=toy)
+
+
+def test_simulated_hits_beside_digitised_ones_of_other_names_are_said(data_dir):
+    cld = load_detector("cld")
+    other = [replace(part, collections=(f"{part.name}_digi",)) for part in cld.calorimeters]
+    with pytest.warns(ImplausibleWarning, match=r"for the digitised hits of ECALBarrel, .*: simulated hits are read"):
+        read_events(data_dir / "edm4hep" / "cld_rec.edm4hep.root", detector=replace(cld, calorimeters=tuple(other)))
 
 
 @pytest.mark.parametrize("layout", ["new", "rntuple"])

@@ -70,6 +70,7 @@ MIN_BEHIND = 2.0  # GeV of a track that bends too little to enter the calorimete
 MANY_BEHIND = 5  # of so many of these in an event one may have its state there, which is not used
 MAX_LINKED = 10  # entries that are read to find the targets of links
 MOSTLY = 0.8  # fraction of links that must lead into the collections read; others: to detectors that are not described
+NAMELESS = 0.01  # largest fraction of references to objects of collections that the file does not name
 AT_AXIS = 10.0  # mm from the z axis, within which a reference point is at the IP
 FRONT = 0.9  # share of the distance to the calorimeter's front face from which on a point is near it
 
@@ -144,15 +145,19 @@ class Edm4hepReader:
         kind = "SimCalorimeterHit" if self.sim else "CalorimeterHit"
         known = {name for part in self.detector.calorimeters for name in (*part.collections, *part.sim_collections)}
         known |= _with_hits(file, names, self.chosen.subsets)
-        others = [c.name for c in list_collections(file) if c.kind == kind and not (c.subset or c.unreadable)]
-        others = [name for name in others if name not in known]
-        if not others or not head:
+        unknown = [c for c in list_collections(file) if not (c.subset or c.unreadable or c.name in known)]
+        others = [c.name for c in unknown if c.kind == kind]
+        digitised = [c.name for c in unknown if self.sim and c.kind == "CalorimeterHit"]
+        if not (others or digitised) or not head:
             return
 
         def get(name: str, member: str) -> npt.NDArray[Any]:
             return jagged.flat(file.get(head, name, member))
 
         with suppress(InputError):  # an entry that cannot be decoded
+            if filled := [name for name in digitised if len(get(name, "energy"))]:
+                text = f"'{self.detector.name}' names no calorimeter for the digitised hits of {', '.join(filled)}"
+                self.notes["digitised"] = f"detector {text}: simulated hits are read"
             full = [name for name in names if name not in self.chosen.subsets]
             # Begins with an empty array, as all collections may be subsets and np.concatenate refuses an empty list.
             read = np.concatenate([np.zeros(0, np.uint64), *(get(name, "cellID") for name in full)])
@@ -606,18 +611,18 @@ def _links(file: PodioFile, sources: Sources, span: range, link: str, starts: Jo
     weights = file.get(span, link, "weight")
     counts, weight = jagged.count(weights), jagged.flat(weights, np.float64)
     event = jagged.event_index(counts)
-    resolved, both_ids = [], []
+    resolved, references = [], []
     for side, (names, joined) in enumerate(zip(LINK_ENDS, (starts, ends), strict=True)):
         branch = relation(file.columns, link, side, *names)
         if branch is None:
             message = f"the links have no references; expected _{link}_{names[0]} or {link}#{side}"
             raise InputError(message, file=file.path, field=link)
         _, ids, index = file.references(branch, span, of=counts)
-        both_ids.append(ids)
+        references.append((ids, index))
         resolved.append(joined.resolve(file, ids, index, event))
     (source, source_known), (particle, particle_known) = resolved
     keep = source_known & particle_known
-    note_unresolved(file, sources, link, keep, both_ids, f"{' or '.join(starts.names)} to {' or '.join(ends.names)}")
+    note_unresolved(file, sources, link, keep, references, f"{' or '.join(starts.names)} to {' or '.join(ends.names)}")
     return Links.by_event(event[keep], source[keep], particle[keep], weight[keep], len(span))
 
 
@@ -629,7 +634,8 @@ def _links_of_contributions(
     first = hits.offsets[hits.names.index(name)] - jagged.offsets(steps.counts)[:-1]
     # A file without references to particles (id -1) has lost no particle.
     hit, lead = steps.hit + first[steps.event], known | (steps.particle_id < 0)
-    note_unresolved(file, sources, name, lead, [steps.particle_id], f"{name} to {truth.names[0]}")
+    to_particles = [(steps.particle_id, steps.particle)]
+    note_unresolved(file, sources, name, lead, to_particles, f"{name} to {truth.names[0]}")
     stride = int(hit[known].max(initial=0)) + 1
     event_hit = (steps.event * stride + hit)[known]
     event_hit, particle, energy = sum_by_pair(event_hit, particle[known], steps.energy[known])
@@ -671,17 +677,22 @@ def note_states(sources: Sources, collection: str, place: str, elsewhere: Mask) 
     return many
 
 
-def note_unresolved(file: PodioFile, sources: Sources, link: str, known: Mask, ids: Sequence[Index], ends: str) -> None:
-    """Note a collection whose links all lead elsewhere, or many into collections that the file does not hold."""
-    if not len(known) or known.mean() >= MOSTLY:
+def note_unresolved(
+    file: PodioFile, sources: Sources, link: str, known: Mask, references: Sequence[tuple[Index, Index]], ends: str
+) -> None:
+    """Note a collection whose links all lead elsewhere, many into collections that the file does not hold, or some into
+    ones that it does not even name; `references`: ids of collections and indices, by end."""
+    if known.all():
         return
-    lost, names = np.zeros(len(known), dtype=np.bool_), set()
-    for end_ids in ids:
-        for number in np.unique(end_ids[~known]):
+    lost, nameless, names = np.zeros(len(known), dtype=np.bool_), np.zeros(len(known), dtype=np.bool_), set()
+    for ids, index in references:
+        for number in np.unique(ids[~known]):
             name = file.ids.get(int(number), "a collection without a name")
             if not file.columns.has(name):
                 names.add(name)
-                lost |= end_ids == number
-    if lost.mean() > 1 - MOSTLY or not known.any():
+                lost |= ids == number
+            if file.ids_stored and int(number) not in file.ids:  # index -1: a reference to nothing
+                nameless |= (ids == number) & (index >= 0)
+    if lost.mean() > 1 - MOSTLY or nameless.mean() > NAMELESS or not known.any():
         gone = f": {', '.join(sorted(names))} is not in the file" if names else ""
         sources.notes[link] = f"{known.sum()} of {len(known)} references of {link} lead from {ends}{gone}"

@@ -56,6 +56,13 @@ def test_hits_without_their_contributions_keep_their_energy(rewrite, sim_path, c
     assert ak.sum(events.hits.energy) == pytest.approx(ak.sum(cld_sim.hits.energy), rel=0.1)
 
 
+def test_links_to_a_collection_that_the_file_does_not_name_are_said(rewrite, cld_path):
+    """5% of them: links that lead elsewhere are usual, to named collections or to nothing (index -1)."""
+    ids = {"_CalohitMCTruthLink_to.collectionID": lambda ids: np.where(np.arange(len(ids)) % 20 == 0, 7, ids)}
+    _, with_truth, _ = said(rewrite(cld_path, ids))
+    assert re.search(r"references of CalohitMCTruthLink .*: a collection without a name is not in the file", with_truth)
+
+
 @pytest.mark.parametrize(
     "change",
     [lambda time: time - 5.0 * (np.arange(len(time)) % 20 == 0), lambda time: 1000.0 * time],
