@@ -60,9 +60,15 @@ from pflow.metrics.oracle import ORACLE, load_calibration, perfect_reconstructio
 from pflow.metrics.report import REFERENCE, EvaluationResult, EvaluationSettings
 from pflow.metrics.stats import Bootstrap, Columns, Floats, Ints, Tree
 from pflow.physics.detector import digest
+from pflow.physics.pdg import known_charges
 
-MAX_SPACELIKE = 0.1
-"""Largest fraction of particles with more momentum than energy, by 1%, without a warning."""
+HARD, MIN_MOMENTUM, MAX_OFF = 3.0, 0.8, 0.1
+"""GeV from which on any particle has this share of its energy as momentum; largest fraction of particles `OFF`."""
+OFF = {
+    "momenta": "more momentum than energy, or much less: are both in GeV, and of one calibration? Jets are wrong",
+    "charges": "another charge than their PDG code says: classes are by code, and tracks' particles by charge",
+}
+"""What is said of momenta and charges that do not fit."""
 MAX_AGAIN = 0.01
 """Largest fraction of events that begin with the hits of another one, of those with enough hits, without a warning."""
 MAX_RESPONSE, MIN_EXCESS = 3.0, 10.0
@@ -91,7 +97,8 @@ class AlgorithmMetrics:
     """All metrics of one algorithm; jets if fastjet is installed."""
 
     def __init__(self) -> None:
-        self.n_spacelike = 0  # particles with more momentum than energy
+        # Particles whose momentum does not fit the energy, and whose charge is not the one of their PDG code.
+        self.n_off = {"momenta": 0, "charges": 0}
         self.places = Columns()
         self.particles, self.counts = ParticleMetrics(), CountMetrics()
         self.parts: dict[str, Any] = {
@@ -113,7 +120,10 @@ class AlgorithmMetrics:
         """
         truth, visible, parts = true.truth, true.visible, self.parts
         self.places.add(place=positions, start=true.start)
-        self.n_spacelike += int(np.sum(np.linalg.norm(reco.momentum, axis=1) > 1.01 * reco.energy))
+        momentum, hard = np.linalg.norm(reco.momentum, axis=1), reco.energy > HARD
+        off = (momentum > 1.01 * reco.energy) | (hard & (momentum < MIN_MOMENTUM * reco.energy))
+        self.n_off["momenta"] += int(np.sum(off))
+        self.n_off["charges"] += int(np.sum(np.abs(known_charges(reco.pdg) - reco.charge) > 0.5))
         self.particles.update(truth, reco, matches, close)
         self.counts.update(truth, reco)
         parts["event"].update(visible, reco)
@@ -491,9 +501,9 @@ def _warn_of(total: Evaluation, file: str) -> None:
         warn(f"{file}: {text}", ImplausibleWarning)
     for name, metrics in total.algorithms.items():
         n = len(metrics.particles.reco["energy"])
-        if metrics.n_spacelike > MAX_SPACELIKE * n:
-            text = f"{metrics.n_spacelike} of {n} particles have more momentum than energy: are both in GeV, and of "
-            warn(f"{total.titles[name]}: {text}one calibration? Masses and jets are wrong", ImplausibleWarning)
+        for quantity, text in OFF.items():
+            if (n_off := metrics.n_off[quantity]) > MAX_OFF * n:
+                warn(f"{total.titles[name]}: {n_off} of {n} particles have {text}", ImplausibleWarning)
         energy, true = (metrics.parts["event"].columns[column] for column in ("energy", "true_energy"))
         far = (true > 0) & (energy > np.maximum(MAX_RESPONSE * true, true + MIN_EXCESS))
         if far.any():

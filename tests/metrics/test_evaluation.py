@@ -158,6 +158,7 @@ def test_an_energy_below_0_names_algorithm_file_and_entry(make_records, make_eve
     assert (result.n_events, result.n_bad_input, result.algorithms["PFlow"]["n_reco"]) == (4, 1, 2)
 
 
+@pytest.mark.filterwarnings("ignore:.*more momentum than energy, or much less")
 def test_a_particle_without_direction_has_no_match(make_records, make_events):
     reco = make_records(RECO)
     at_rest = ak.zip({name: reco[name] * (0 if name in ("px", "py", "pz") else 1) for name in reco.fields})
@@ -171,11 +172,19 @@ def test_events_that_are_there_twice_are_said(events, pandora):
         pflow.evaluate(pandora[twice], events[twice], oracle=False)
 
 
-def test_momenta_that_do_not_fit_the_energies_are_said(make_records, make_events):
+@pytest.mark.parametrize(
+    ("name", "change", "said"),
+    [
+        ("px", lambda px: 1000 * px + 1000, "more momentum than energy, or much less"),
+        ("energy", lambda energy: 10 * energy, "more momentum than energy, or much less"),
+        ("pdg", lambda pdg: 0 * pdg + 211, "another charge than their PDG code says"),
+    ],
+)
+def test_momenta_and_codes_that_do_not_fit_are_said(make_records, make_events, name, change, said):
     reco = make_records(RECO)
-    in_mev = ak.zip({name: reco[name] * (1000 if name in ("px", "py", "pz") else 1) for name in reco.fields})
-    with pytest.warns(ImplausibleWarning, match="PFlow: 3 of 3 particles have more momentum than energy"):
-        evaluate(make_events(TRUTH), answer(in_mev))
+    changed = ak.zip({field: change(reco[field]) if field == name else reco[field] for field in reco.fields})
+    with pytest.warns(ImplausibleWarning, match=f"PFlow: 3 of 3 particles have {said}"):
+        evaluate(make_events(TRUTH), answer(changed))
 
 
 def test_links_of_particles_that_were_sorted_are_said(sample_dir):
@@ -397,6 +406,7 @@ def test_only_the_event_with_invalid_truth_is_skipped(events, pandora, spoil):
     assert {key: numbers[key] for key in values} == {key: wanted[key] for key in values}
 
 
+@pytest.mark.filterwarnings("ignore:.*entry 0. the reference's energy is not 0.5 to 2 times")
 def test_an_invalid_particle_of_the_reference_is_left_out(events, pandora, spoil, tmp_path):
     write_events(tmp_path / "bad.root", spoil(events, 0, "reference.energy", np.nan))
     with pytest.warns(UserWarning, match="left out"):
