@@ -61,7 +61,7 @@ SPEED = ("mean [ms]", "p50 [ms]", "p99 [ms]", "loading [ms]", "memory [MB]")
 SHORT = (
     ("g4/gamma1", "energy, resolution_68 / median [%]"),
     ("g4/gammasep", "exactly the right number of photons [%]"),
-    ("g4/multi", EFFICIENCY),
+    ("g4/tau10", EFFICIENCY),
     ("g4/zqq", EFFICIENCY),
     ("g4/zqq", FAKES),
     ("g4/zqq", RESOLUTION),
@@ -70,13 +70,13 @@ SHORT = (
     ("cld_g4/zqq", RESOLUTION),
     ("cld_g4/zh", DURHAM),
 )
-"""Samples and quantities of the README, those included in which Pandora is better."""
+"""Samples and quantities of the README, with one in which Pandora is better."""
 DETECTORS = {"g4": "ILD", "cld_g4": "CLD"}
 """By the folder of their samples."""
 NAMES = {
     "gamma1": "one photon",
     "gammasep": "one or two photons",
-    "multi": "2 to 6 particles",
+    "tau10": "ten taus",
     "zqq": "Z -> qq, 91 GeV",
     "zh": "ZH, 240 GeV",
 }
