@@ -449,8 +449,9 @@ class Reconstruction(EventLists):
     particles
         [event, particle] records from `pflow.event.schema.make_particles`: four-momenta (`vector`), so that
         ``particles.pt``, ``particles.mass`` and ``+`` work, with pdg, charge [e] and score; if the algorithm gives
-        them, existence (a probability), scores (5, one a class) and covariance (10) [GeV^2]. Sum, count and cluster
-        them without weights: they exist more probably than not, and their energies hold given this list. A data frame
+        them, existence (a probability), scores (5, one a class) and covariance (10) [GeV^2], of one that is
+        what it is taken for. Sum, count and cluster them without weights: they exist more probably than not, and their
+        energies hold given this list. A sum of covariances lacks what is lost or false. A data frame
         has a row for each score: give it ``particles[["pdg", "energy", "px", "py", "pz"]]``.
     event, flags
         Event number of the input, int64 [event]; `pflow.event.events.Flag` bits, uint32 [event].
@@ -529,7 +530,7 @@ class Reconstruction(EventLists):
         charged = jagged.columns(self.particles)["charge"] != 0
         if self.track_links is None:
             neutral = np.full(n, np.nan)
-            of_charged = charged * np.linalg.norm(jagged.vectors(self.particles[[*PXYZ]]), axis=1)
+            of_charged = charged * np.linalg.norm(self._momentum(), axis=1)
             used = np.bincount(jagged.event_index(n_particles), of_charged, n)
         else:
             links = Links.of(self.track_links)
@@ -538,6 +539,10 @@ class Reconstruction(EventLists):
             used = np.bincount(links.event, shares, n)
         # Charged particles may have more momentum than the tracks.
         return np.stack([total, neutral, np.maximum(total - used, 0)], axis=1)
+
+    def _momentum(self) -> Floats:
+        """Momenta of all particles, GeV, float64 [particle, 3], also of four-momenta in pt, phi, eta and mass."""
+        return np.stack([jagged.flat(getattr(self.particles, axis), np.float64) for axis in PXYZ], axis=1)
 
     def check_links(self, name: str, events: Events) -> None:
         """Raise `InputError` if ``hit_links`` or ``track_links`` point outside these events."""
@@ -555,7 +560,7 @@ class Reconstruction(EventLists):
 
     def _beside_hits(self, events: Events) -> Floats:
         """Angle, from the origin, of neutral particles with `LINKED_ENERGY` in hits to these hits' barycentre, rad."""
-        links, momentum = Links.of(self.hit_links), jagged.vectors(self.particles[[*PXYZ]])
+        links, momentum = Links.of(self.hit_links), self._momentum()
         hit, particle = links.flat_source(jagged.count(events.hits)), links.flat_particle(jagged.count(self.particles))
         energy = links.weight * jagged.columns(events.hits)["energy"][hit]
         moment = energy[:, None] * jagged.vectors(events.hits, field="position")[hit]

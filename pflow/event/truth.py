@@ -159,11 +159,14 @@ def select_targets(
     """
     check_type(events, Events, "events, of pflow.read_events")
     check_choice(rule, RULES, "truth rule")
-    check_type(e_min, int | float, "e_min, an energy in GeV")
+    check_type(e_min, int | float | np.number, "e_min, an energy in GeV")
     if not np.isfinite(e_min):
         raise ConfigError(f"e_min must be an energy in GeV, found {e_min}")
     check_type(use_tracks, bool | np.bool_, "use_tracks, True or False")
-    check_type(invisible, Sequence, "invisible, a sequence of |PDG|")
+    for name, numbers in (("stable_status", stable_status), ("invisible", invisible)):
+        check_type(numbers, Sequence, f"{name}, a sequence of whole numbers")
+        for number in numbers:
+            check_type(number, int | np.integer, f"whole numbers in {name}")
     truth, hit_links = events.truth, events.hit_links
     if truth is None or hit_links is None:
         names = events.detector.truth_particles if events.truth is None else events.detector.hit_links

@@ -17,6 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from pflow.config import versions
+from pflow.errors import check_type
 from pflow.event.events import Events
 from pflow.event.truth import STABLE_STATUS, Targets, select_targets
 from pflow.metrics.match import HitMatching, Matching
@@ -218,6 +219,9 @@ class EvaluationSettings:
     stable_status: tuple[int, ...] = STABLE_STATUS
     invisible: tuple[int, ...] = ()
     matching: Matching | HitMatching = dataclasses.field(default_factory=Matching)
+
+    def __post_init__(self) -> None:
+        check_type(self.matching, Matching | HitMatching, "matching, a pflow.Matching(...) or pflow.HitMatching(...)")
 
     @property
     def chosen_by(self) -> dict[str, Any]:

@@ -199,6 +199,8 @@ def test_rules_events_links_and_parents_that_cannot_be_are_refused(make_event):
         ({"e_min": np.nan}, "e_min must be an energy in GeV, found nan"),
         ({"use_tracks": "no"}, "expected use_tracks, True or False; found str"),
         ({"invisible": 22}, "expected invisible, a sequence of .*; found int"),
+        ({"invisible": "22"}, "expected whole numbers in invisible; found str"),
+        ({"stable_status": [1.0]}, "expected whole numbers in stable_status; found float"),
     ],
 )
 def test_options_of_another_kind_are_refused(make_event, options, message):

@@ -6,6 +6,7 @@ import awkward as ak
 import numpy as np
 import pytest
 import uproot
+import vector
 
 import pflow
 from pflow.errors import ConfigError, InputError
@@ -234,6 +235,19 @@ def test_links_from_tracks_alone_make_no_difference(sample_dir):
 def test_impossible_settings_are_refused(settings):
     with pytest.raises(ConfigError, match=r"no truth rule 'best'|e_min must be at least 0"):
         Evaluation(settings=EvaluationSettings(**settings))
+    with pytest.raises(TypeError, match=r"expected matching, a pflow\.Matching\(\.\.\.\) or .*; found str"):
+        EvaluationSettings(matching="hits")
+    with pytest.raises(InputError, match="no files of reconstruction 'PFlow' are given"):
+        pflow.evaluate([], [], collection="PFlow")
+
+
+def test_four_momenta_may_be_of_pt_and_angles(events, pandora):
+    fields = {name: getattr(pandora.particles, name) for name in ("pdg", "charge", "pt", "phi", "eta", "mass")}
+    particles = ak.zip(fields, with_name="Momentum4D", behavior=vector.backends.awkward.behavior)
+    result = pflow.evaluate(dataclasses.replace(pandora, particles=particles), events, oracle=False)
+    expected = pflow.evaluate(pandora, events, oracle=False)
+    number = [of.algorithms["PFlow"]["energy_weighted_efficiency"].value for of in (result, expected)]
+    assert number[0] == pytest.approx(number[1], rel=1e-4)
 
 
 def test_pandora_on_the_geant4_samples(data_dir):
