@@ -324,8 +324,8 @@ class Links:
         """With the weights of each source divided by their sum, float64.
 
         Weights in files are not comparable between calorimeters (4e-5 to 3.3 in one event), so only fractions are
-        kept. A source whose weights sum to 0 has equal weights. A negative weight makes all weights of its source NaN,
-        which `Events.validate` reports.
+        kept. A source whose weights sum to 0 has equal weights. A negative weight stays, and makes all others of its
+        source NaN, which `Events.validate` reports.
         """
         if not len(self):
             return self
@@ -339,7 +339,7 @@ class Links:
         total = np.bincount(group, weight)[group]
         with np.errstate(divide="ignore", invalid="ignore"):
             fractions = np.where(total == 0, 1.0 / np.bincount(group)[group], weight / total)
-        return dataclasses.replace(self, weight=fractions)
+        return dataclasses.replace(self, weight=np.where(self.weight < 0, self.weight, fractions))
 
     def summed(self, ancestor: Index, n_sources: Index, n_particles: Index) -> Links:
         """Links to each particle's ancestor, int64 [all particles], -1 none; weights summed for each pair."""
