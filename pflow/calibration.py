@@ -103,20 +103,23 @@ def calibrate(
     ]
     references, n_done = [ParticleMetrics(axes=()) for _ in inputs], 0
     encode = functools.partial(model.tokeniser.encode, truth=False)
+    choose = functools.partial(targets_of, config=model.tokeniser.config)
     expected = Expected(targets=model.tokeniser.config.chosen_by, sample=model.tokeniser.sample)
     reading, on_error = dataclasses.replace(reading, expected=expected), reading.on_error
     for number, path in enumerate(inputs):
         for chunk in reading.iterate(path, chunk_size):
             usable = usable_events(chunk, MAX_HITS, on_error)
+            # The truth rule needs the geometry of the file's detector.
+            targets, usable = without_refused(usable, choose, on_error)
             # A model that reads the geometry takes each detector as it is described.
             as_read = reading.detector is None or model.tokeniser.config.geometry
             events = usable if as_read else with_detector(usable, model.tokeniser.detector)
             tokens, events = without_refused(events, encode, on_error)
-            # The truth rule needs the geometry of the file's detector.
-            with_truth = usable.emptied((events.flags & Flag.BAD_INPUT) > 0)
-            truth = ParticleTable.from_records(targets_of(with_truth, model.tokeniser.config).particles)
+            # An event that is left out would have the right number of particles, 0.
+            good = (events.flags & Flag.BAD_INPUT) == 0
+            truth = ParticleTable.from_records(targets.particles[good])
             if usable.reference is not None:
-                others = ParticleTable.from_records(usable.reference)
+                others = ParticleTable.from_records(usable.reference[good])
                 references[number].update(truth, others, *(match(truth, others, rule) for rule in MATCHINGS))
             # All configurations share one reading and encoding of the chunk.
             for decoding, fit, particles, counts in trials:
@@ -126,10 +129,11 @@ def calibrate(
                 finite = finite_events(
                     model.tokeniser.decode(generated), ~generated.finite(), events, model.path, on_error
                 )
-                reco = ParticleTable.from_records(finite.particles)
+                records = finite.particles[good]
+                reco = ParticleTable.from_records(records)
                 matches, close = (match(truth, reco, rule) for rule in MATCHINGS)
                 particles[number].update(truth, reco, matches, close)
-                fit.update(truth, reco, finite.particles, matches, generated.by_track)
+                fit.update(truth, reco, records, matches, generated.by_track)
                 counts[number].update(truth, reco)
                 n_done += len(events)
                 if on_progress is not None:

@@ -187,6 +187,26 @@ def test_general_is_calibrated_in_the_geometry_of_the_files(sample_dir, tmp_path
 
 
 @pytest.mark.filterwarnings("ignore::pflow.event.events.ImplausibleWarning")
+@pytest.mark.filterwarnings("ignore::pflow.event.events.BadEntriesWarning")
+def test_events_that_are_left_out_count_nowhere(sample_dir, tmp_path):
+    """One has a particle that is its own ancestor, one hits in no calorimeter."""
+    events = read_events(sample_dir / "multi_test_small.root", entry_stop=4)
+    parent = jagged.flat(events.truth.parent).copy()
+    parent[:2] = [1, 0]
+    truth = jagged.replaced(events.truth, {"parent": parent})
+    part = np.where(jagged.event_index(jagged.count(events.hits)) == 1, 9, jagged.flat(events.hits.subdetector))
+    hits = jagged.replaced(events.hits, {"subdetector": part})
+    write_events(tmp_path / "bad.root", dataclasses.replace(events, truth=truth, hits=hits))
+    write_events(tmp_path / "good.root", events[2:])
+    model = load_model("general")
+    left, alone = (
+        calibrate(model, [tmp_path / name], [model.reconstructor.decoding], ReadOptions(on_error="skip"), device="cpu")
+        for name in ("bad.root", "good.root")
+    )
+    assert left == alone
+
+
+@pytest.mark.filterwarnings("ignore::pflow.event.events.ImplausibleWarning")
 def test_a_file_without_targets_is_refused_and_one_without_particles_has_no_fakes(events, tmp_path):
     """Else the efficiency, or the fraction of fakes, would be NaN, and the first configuration the best of all."""
     truth = jagged.replaced(events.truth, {"pdg": np.full(len(ak.flatten(events.truth.pdg)), 12)})

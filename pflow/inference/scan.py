@@ -17,10 +17,10 @@ import numpy as np
 from pflow.checkpoint import TrainedModel, load_model
 from pflow.config import VERSION
 from pflow.data.dataset import Chunk, FileOptions
-from pflow.errors import ConfigError, InputError
+from pflow.errors import ConfigError, InputError, warn
 from pflow.event import jagged
 from pflow.event.checks import check_training_range, compare, warn_of
-from pflow.event.events import TRUTH_OPTIONS, Events
+from pflow.event.events import TRUTH_OPTIONS, BadEntriesWarning, Events, Flag, without_refused
 from pflow.event.move import Move
 from pflow.event.scales import Scales, measure
 from pflow.inference.events import MAX_HITS, batch_limits, check_geometry, pick_device, with_detector
@@ -61,7 +61,7 @@ from pflow.tokens.tokeniser import Tokeniser
 LOOKED_AT = 20
 """Events whose hits and tokens are counted, and in which moves are checked."""
 CSV, REPORT, DOCUMENT = "scan.csv", "report.html", "scan.json"
-SCHEMA = "pflow-scan-point-3"
+SCHEMA = "pflow-scan-point-4"
 
 
 def scan(
@@ -252,7 +252,6 @@ class Sample:
     chunks: list[Chunk]
     inputs: list[dict[str, Any]]
     places: Ints
-    n_shared: int
 
     @property
     def n_events(self) -> int:
@@ -305,19 +304,17 @@ def _samples(
             # Files of one name may be of several detectors of one name.
             more = (f"{stem(path)} ({file.detector.name}{f' {n}' * (n > 1)})" for n in itertools.count(1))
             name = next(name for name in itertools.chain([stem(path)], more) if name not in samples)
-            sample = samples[name] = Sample(name, file.detector, [], [], np.zeros(0, dtype=np.int64), 0)
+            sample = samples[name] = Sample(name, file.detector, [], [], np.zeros(0, dtype=np.int64))
         described = describe_input(file)
         # Twice the same events would make all errors smaller.
         if described["uuid"] and described["uuid"] in [entry["uuid"] for entry in sample.inputs]:
             raise InputError("is given twice, or a copy of another one of these files", file=path)
         sample.chunks += chunks
         sample.inputs.append(described)
-    nominal = next(iter(samples.values()))
     first = 0
     for sample in samples.values():  # places that no two samples share, until events are matched
         sample.places = first + np.arange(sample.n_events)
         first += sample.n_events
-    nominal.n_shared = nominal.n_events
     return samples
 
 
@@ -330,7 +327,6 @@ def _match(samples: Sequence[Sample], worker: Worker) -> None:
     for sample, mine in zip(samples[1:], sums[1:], strict=True):
         places = shared_places(sums[0], mine)
         sample.places = np.where(places >= 0, places, sample.places)
-        sample.n_shared = int(np.count_nonzero(places >= 0))
 
 
 def _with_detectors(
@@ -388,19 +384,24 @@ def _measured(
                     warnings.warn(warning, stacklevel=3)
                 # The workers read no truth, and return particles alone.
                 events = worker.files.open(chunk.path).read(chunk.start, chunk.stop, on_error=on_error)
-                events = chunk.move.apply(events)
-                counts = counts or _hits_and_tokens(events[:LOOKED_AT], worker.model.tokeniser)
+                # Their hits would stand beside no particles.
+                bad = (result.reconstruction.flags & Flag.BAD_INPUT) > 0
+                events = chunk.move.apply(events).emptied(bad)
+                _, events = without_refused(events, rules.targets, on_error)
+                good = (events.flags & Flag.BAD_INPUT) == 0
+                used, particles = events[good], result.reconstruction.particles[good]
+                if counts is None and len(used):
+                    counts = _hits_and_tokens(used[:LOOKED_AT], worker.model.tokeniser)
                 places = sample.places[place : place + len(events)]
-                particles = result.reconstruction.particles
                 # The truth is the same at all points.
-                scales += measure(events, particles, targets=rules.chosen_by) if as_simulated else result.scales
+                scales += measure(used, particles, targets=rules.chosen_by) if as_simulated else result.scales
                 evaluation.update(events, {MODEL: result.reconstruction}, on_error=on_error, positions=places)
                 place += len(events)
                 show(task.point, len(events))
             if not evaluation.n_targets:
                 text = f"no true particle is a target under truth rule '{rules.rule}' above {rules.e_min:g} GeV"
                 raise InputError(text, file=sample.chunks[0].path)
-            assert counts is not None  # a sample has chunks
+            assert counts is not None  # an event with targets was used
             checks = compare(scales, worker.model.tokeniser.sample)
             # The detector is one of the limits. Moved events have other thresholds and cells, by the user's choice.
             checks = [check for check in checks if check.name == "reconstructed energy" or as_simulated]
@@ -410,8 +411,8 @@ def _measured(
                 PointResult.of(
                     evaluation.result(),
                     point=task.point,
-                    n_events=sample.n_events,
-                    n_shared=sample.n_shared,
+                    places=evaluation.algorithms[MODEL].places["place"],
+                    n_bad=evaluation.counts["n_bad_input"],
                     hits=counts[0],
                     tokens=counts[1],
                     limits=tuple(task.limits),
@@ -504,7 +505,7 @@ def _made_from(
         "model": worker.model.digest[:12],
         "decoding": dataclasses.asdict(worker.model.reconstructor.decoding),
         "inputs": [{key: entry[key] for key in INPUT_KEYS} for entry in sample.inputs],
-        "entries": sample.n_events,
+        "entries": [sample.n_events, nominal.n_events],
         "nominal sample": [entry["uuid"] for entry in nominal.inputs],
         "move": {name: str(value) for name, value in vars(move).items()},
         "truth": {**rules.chosen_by, "matching": rules.matching.definition},
@@ -530,7 +531,13 @@ def _finished(task: Task, *, force: bool) -> PointResult | None:
         made = {"schema": "is not of pflow scan"}
     differing = [name for name, value in task.made_from.items() if made.get(name) != value]
     if not differing:
-        return PointResult.of_plain(task.point, numbers, task.limits)
+        result = PointResult.of_plain(task.point, numbers, task.limits)
+        if result.n_bad and task.worker.settings.reading.on_error == "raise":
+            return None  # measured again for the error of the first bad entry
+        if result.n_bad:
+            text = f"{result.n_bad} of {task.sample.n_events} entries could not be used and were left out"
+            warn(f"{task.path}: {text}", BadEntriesWarning)
+        return result
     if not force:
         # A description that was edited is an input like another file.
         pairs = zip(made.get("inputs", ()), task.made_from["inputs"], strict=False)

@@ -252,8 +252,10 @@ class PointResult:
         All numbers by algorithm (`MODEL`; ``oracle`` on request; ``reference`` if the sample has one) and key.
     titles
         Name of each algorithm.
-    n_events, n_shared
-        Number of events, and of events that it shares with the nominal point.
+    places
+        Places in the input of the events that count, int64 [event]; equal for the same event of two points.
+    n_bad
+        Number of events that are left out, since they cannot be used.
     hits, tokens
         Mean numbers of hits of an event, and of tokens that the encoder sees.
     pairs
@@ -266,12 +268,22 @@ class PointResult:
     point: ScanPoint
     algorithms: dict[str, dict[str, Number]]
     titles: dict[str, str]
-    n_events: int
-    n_shared: int
+    places: Ints
+    n_bad: int = 0
     hits: float
     tokens: float
     pairs: dict[str, Any] = dataclasses.field(default_factory=dict)
     limits: tuple[Limit, ...] = ()
+
+    @property
+    def n_events(self) -> int:
+        """Number of events that count."""
+        return len(self.places)
+
+    @property
+    def events(self) -> str:
+        """Their number in words, such as 8 of 20."""
+        return f"{self.n_events} of {self.n_events + self.n_bad}" if self.n_bad else str(self.n_events)
 
     @classmethod
     def of(cls, result: EvaluationResult, **facts: Any) -> Self:
@@ -300,8 +312,9 @@ class PointResult:
         algorithms = {
             name: {key: values(number) for key, number in numbers.items()} for name, numbers in self.algorithms.items()
         }
-        names = "titles", "n_events", "n_shared", "hits", "tokens", "pairs"
-        plain: dict[str, Any] = without_nan({name: getattr(self, name) for name in names} | {"algorithms": algorithms})
+        names = "titles", "n_bad", "hits", "tokens", "pairs"
+        given = {name: getattr(self, name) for name in names} | {"places": self.places.tolist()}
+        plain: dict[str, Any] = without_nan(given | {"algorithms": algorithms})
         return plain
 
     @classmethod
@@ -316,7 +329,8 @@ class PointResult:
             name: {key: number(values) for key, values in numbers.items()}
             for name, numbers in content["algorithms"].items()
         }
-        return cls(point=point, **{**content, "algorithms": algorithms, "limits": tuple(limits)})
+        places = np.array(content["places"], dtype=np.int64)
+        return cls(point=point, **{**content, "places": places, "algorithms": algorithms, "limits": tuple(limits)})
 
 
 def primary_sums(events: Events) -> Floats:
@@ -403,6 +417,10 @@ class ScanResult:
         jets = any(key.startswith("jet_energy") for key in keys)
         return [key for key in keys if not (jets and key == "event.visible_energy.rms90_over_mean90")]
 
+    def n_shared(self, result: PointResult) -> int:
+        """Number of events that a point shares with the nominal one."""
+        return int(np.isin(result.places, self.nominal.places).sum())
+
     def change(self, result: PointResult, key: str, algorithm: str = MODEL, to: str | None = None) -> Number:
         """Ratio of a number to the nominal point's, of the same algorithm or of `to`; difference for `DIFFERENCES`.
 
@@ -470,17 +488,20 @@ class ScanResult:
         for result in self.points:
             for limit in result.limits:
                 texts.setdefault(limit.text, []).append(result.point.name)
-        unpaired = [
-            f"{r.point.name} ({r.n_shared} of {r.n_events} are the same)"
+        others = [
+            f"{r.point.name} {r.events} ({self.n_shared(r)} are the same)"
             for r in self.points
-            if r.n_shared < r.n_events
+            if self.n_shared(r) < max(r.n_events, self.nominal.n_events)
         ]
         paired = "Errors of ratios are of paired comparisons, by resampling the same events together"
+        if others:
+            others = [f"nominal has {self.nominal.events}", *others]
+            paired += f"; partly or not paired, and ratios of other events, too: {', '.join(others)}"
         return [
             self.verdict,
             *self.notes,
             *(f"{', '.join(names)}: {text}." for text, names in texts.items()),
-            f"{paired}; unpaired for other events: {', '.join(unpaired)}." if unpaired else f"{paired}.",
+            f"{paired}.",
         ]
 
     def cells(self, keys: Sequence[str] | None = None) -> tuple[list[str], list[list[list[str]]]]:
@@ -520,7 +541,7 @@ class ScanResult:
         A narrow terminal gets it without hits, tokens and limits, with 1.014(12) for 1.014 ±0.012, with a row for the
         name of each algorithm, and with further tables of the quantities that do not fit.
         """
-        title = f"{self.nominal.n_events} events; first row: values, others: ratios to it (confusion: differences)"
+        title = f"{self.nominal.events} events; first row: values, others: ratios to it (confusion: differences)"
         style: dict[str, Any] = {"title": title, "caption": "~: less than the null test's", "wrapped": False}
         made = terminal_table(*self.cells(), **style)
         if Console(width=10 * width).measure(made).maximum <= width:
@@ -555,7 +576,7 @@ class ScanResult:
                     "quantity": key,
                     "unit": unit_of(key),
                     "events": result.n_events,
-                    "paired": f"{result.n_shared / max(1, result.n_events):.4g}",
+                    "paired": f"{self.n_shared(result) / max(1, result.n_events, self.nominal.n_events):.4g}",
                     "hits": f"{result.hits:.6g}",
                     "tokens": f"{result.tokens:.6g}",
                     **_columns("value", number),
@@ -581,7 +602,8 @@ class ScanResult:
                 "kind": result.point.kind,
                 "sample": result.point.sample,
                 "values": result.point.texts,
-                **{name: getattr(result, name) for name in ("n_events", "n_shared", "hits", "tokens")},
+                **{name: getattr(result, name) for name in ("n_events", "n_bad", "hits", "tokens")},
+                "n_shared": self.n_shared(result),
                 "limits": [limit._asdict() for limit in result.limits],
                 "two_photons_found": result.pairs,
             }
@@ -589,7 +611,7 @@ class ScanResult:
         ]
         plain: dict[str, Any] = without_nan(
             {
-                "schema": "pflow-scan-2",
+                "schema": "pflow-scan-3",
                 "points": points,
                 "limits": self.sentences,
                 "null_test_failed": {key: [n.value, n.low, n.high] for key, n in self.failed.items()},

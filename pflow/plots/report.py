@@ -143,7 +143,7 @@ def scan_figures(result: ScanResult) -> dict[str, Figure]:
         panel[title] = Series(**{of: np.array(result_of.pairs[name][of], float) for of in ("value", "low", "high")})
         seen |= dict.fromkeys(marks)
     if panel:
-        text = f"{result.nominal.point.sample}, {result.nominal.n_events} events"
+        text = f"{result.nominal.point.sample}, {result.nominal.events} events"
         figure = plot_binned(OPENING_ANGLE, {text: panel}, label="Exactly two particles found")
         _note(figure, "Bars: error of each value alone.", seen)
         drawn["two_photons_found"] = figure
@@ -168,7 +168,7 @@ def plot_scan(result: ScanResult, key: str) -> Figure:
     if key.startswith("jet_energy."):
         label = label.replace("resolution", r"$\sqrt{2}\ RMS_{90}\,/\,Mean_{90}$")
     all_axes[0].set_ylabel(label)
-    title = f"{nominal.point.sample}, {nominal.n_events} events"
+    title = f"{nominal.point.sample}, {nominal.events} events"
     if result.null_test:
         change = change_text(key, result.change(result.null_test, key))
         title += f"; null test{' not passed' if key in result.failed else ''}: {change}"
@@ -290,7 +290,7 @@ def scan_page(result: ScanResult, images: Mapping[str, bytes]) -> str:
         f"pflow scan of {', '.join(samples)}",
         [
             ("model", made.get("checkpoint", {}).get("path", "")),
-            ("events", str(result.nominal.n_events)),
+            ("events", result.nominal.events),
             ("detector", made.get("options", {}).get("detector", "")),
         ],
         [f"<h2>Limits</h2><ul>{limits}</ul>", f'<p class="note">{escape(note)}</p>'],

@@ -12,7 +12,7 @@ import torch
 from pflow.checkpoint import load_model
 from pflow.errors import ConfigError, InputError
 from pflow.event import jagged
-from pflow.event.events import ImplausibleWarning
+from pflow.event.events import BadEntriesWarning, ImplausibleWarning
 from pflow.event.move import Move
 from pflow.inference import scan as module
 from pflow.inference.scan import scan
@@ -94,6 +94,33 @@ def test_what_is_wrong_with_a_point_is_said_once_with_its_name(sample, options, 
     assert all(re.search("particles have .* GeV, hits .* GeV, tracks", text) for text in said)
 
 
+@pytest.mark.filterwarnings("ignore::pflow.event.events.BadEntriesWarning")
+def test_events_that_are_left_out_count_nowhere_and_are_said(sample, options, tmp_path, no_figures):
+    """One has a particle that is its own ancestor; two have too many hits, until cells are merged."""
+    events = read_events(sample, entry_stop=N)
+    parent = jagged.flat(events.truth.parent).copy()
+    parent[:2] = [1, 0]
+    events = dataclasses.replace(events, truth=jagged.replaced(events.truth, {"parent": parent}))
+    write_events(tmp_path / "loop.root", events)
+    given = {"vary": {"cells": [2]}, "max_hits": 640, "output": tmp_path / "scan", "chunk_size": 2, **options}
+    with patch.object(module, "measure", wraps=module.measure) as measured:
+        result = scan(tmp_path / "loop.root", on_error="skip", **given)
+    # Particles of events without any would be compared with all hits.
+    assert sum(len(call.args[0]) for call in measured.call_args_list) == 2
+    assert [(p.events, result.n_shared(p)) for p in result.points] == [("2 of 5", 2), ("4 of 5", 2)]
+    merged = Move(ecal_cells=2, hcal_cells=2).apply(events)
+    # Of what is used in the first chunk, which has two events.
+    assert [point.hits for point in result.points] == [jagged.count(of.hits)[1] for of in (events, merged)]
+    assert result.sentences[-1].endswith("of other events, too: nominal has 2 of 5, cells=2 4 of 5 (2 are the same).")
+    row = next(row for row in result.rows() if row["point"] == "cells=2")
+    assert (row["events"], row["paired"]) == (4, "0.5")
+    with pytest.warns(BadEntriesWarning, match=r"nominal\.json: 3 of 5 entries could not be used"):
+        again = scan(tmp_path / "loop.root", on_error="skip", force=True, **given)
+    assert again.sentences == result.sentences
+    with pytest.raises(InputError, match=r"loop\.root, entry 0, 'truth\.parent': a particle is its own ancestor"):
+        scan(tmp_path / "loop.root", force=True, **given)
+
+
 def test_chunks_change_nothing(sample, options):
     whole, parts = (scan(sample, vary={"layers": [2]}, chunk_size=size, **options) for size in (256, 2))
     for name in ("nominal", "layers=2"):
@@ -123,7 +150,7 @@ def test_finished_points_are_kept_and_those_made_otherwise_refused(sample, optio
             scan(sample, vary=steps, **noted | other)
     result = scan(sample, vary=steps, force=True, **noted | {"entries": N - 1})
     assert result.nominal.n_events == N - 1
-    assert json.loads((out / "points" / "cells_2.json").read_text())["numbers"]["n_events"] == N - 1
+    assert len(json.loads((out / "points" / "cells_2.json").read_text())["numbers"]["places"]) == N - 1
 
 
 def test_an_interrupted_scan_keeps_the_points_that_are_complete(sample, options, tmp_path, no_figures):
@@ -149,7 +176,7 @@ def test_samples_with_the_same_primaries_are_paired(sample, options, tmp_path):
     files = [sample, tmp_path / "weak.root"]
     result = scan(files, detector=["ild_g4", weak], **options)
     assert [point.point.name for point in result.points] == ["nominal", "weak"]
-    assert result["weak"].n_shared == result["weak"].n_events == 4
+    assert result.n_shared(result["weak"]) == result["weak"].n_events == 4
     assert result.labels == {"field [T]": "Field [T]"}
     assert result["weak"].point.values == {"field [T]": 3.0}
 
@@ -192,7 +219,7 @@ def test_samples_of_other_events_are_not_paired(sample, sample_dir, options):
     result = scan(files, detector=tokens, vary={"cells": [2]}, **options)
     names = [point.point.name for point in result.points]
     assert names == ["nominal", "cells=2", "cld_multi_test_small", "cld_multi_test_small cells=2"]
-    assert [point.n_shared for point in result.points] == [N, N, 0, 0]
+    assert [result.n_shared(point) for point in result.points] == [N, N, 0, 0]
     assert result.labels["detector"] == "Detector"
 
 

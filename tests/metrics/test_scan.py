@@ -111,11 +111,10 @@ def _in_double(truth):
 def measured(response, places, *, key="event.visible_energy.rms90_over_mean90", **facts) -> PointResult:
     bootstrap = Bootstrap(places)
     number = Distribution(response, np.arange(len(response)), bootstrap).number(rms90_over_mean90)
-    given = {"point": ScanPoint(name="nominal", kind="nominal", sample="s"), "n_shared": len(response)} | facts
+    given = {"point": ScanPoint(name="nominal", kind="nominal", sample="s"), "places": places} | facts
     return PointResult(
         algorithms={MODEL: {key: number}},
         titles={MODEL: MODEL},
-        n_events=len(response),
         hits=10.0,
         tokens=5.0,
         **given,
@@ -144,7 +143,7 @@ def test_intervals_of_ratios_cover_paired_or_not():
         first = measured(nominal[rows], places)
         points = {
             "same": measured(changed[rows], places, point=other_point()),
-            "others": measured(changed[far], places + size, point=other_point(), n_shared=0),
+            "others": measured(changed[far], places + size, point=other_point()),
         }
         result = ScanResult(points=[first, *points.values()], labels={"cells": "cells"})
         for name, point in points.items():
@@ -234,6 +233,6 @@ def test_long_names_of_algorithms_leave_the_numbers_of_80_columns_whole():
 
 def test_events_of_other_samples_are_said():
     result = scanned(width=1.02)
-    half = dataclasses.replace(result["cells=4"], n_shared=50)
+    half = dataclasses.replace(result["cells=4"], places=np.arange(150, 350))
     text = dataclasses.replace(result, points=[*result.points[:2], half, result.points[3]]).sentences[-1]
-    assert "unpaired for other events: cells=4 (50 of 200 are the same)" in text
+    assert "partly or not paired, and ratios of other events, too: nominal has 200, cells=4 200 (50 are the" in text

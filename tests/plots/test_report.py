@@ -103,8 +103,7 @@ def point(name, factor, *, kind="point", move=Move(), algorithms=(MODEL, ORACLE)
         titles={algorithm: algorithm for algorithm in algorithms},
         pairs=dict.fromkeys(algorithms, series),
         limits=limits,
-        n_events=100,
-        n_shared=100,
+        places=np.arange(100),
         hits=2000.0,
         tokens=700.0,
     )
