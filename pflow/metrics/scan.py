@@ -442,9 +442,12 @@ class ScanResult:
         kinds = dict.fromkeys(limit.kind for limit in result.limits)
         # Cells merged before the encoder hide what they do to finding particles, and not to energies.
         marks = [kind for kind in kinds if kind != "merged" or by_finding(key)]
-        null = self.null_test
-        if null and result.point.kind == "point" and self.deviation(result, key) < self.deviation(null, key):
-            marks.append("null test")
+        if (null := self.null_test) and result.point.kind == "point":
+            number = self.change(null, key)
+            # Its value alone may be 1 by luck.
+            limit = np.fmax(self.deviation(null, key), 0.5 * (number.high - number.low))
+            if self.deviation(result, key) < limit:
+                marks.append("null test")
         return marks
 
     @property
@@ -542,7 +545,7 @@ class ScanResult:
         name of each algorithm, and with further tables of the quantities that do not fit.
         """
         title = f"{self.nominal.events} events; first row: values, others: ratios to it (confusion: differences)"
-        style: dict[str, Any] = {"title": title, "caption": "~: less than the null test's", "wrapped": False}
+        style: dict[str, Any] = {"title": title, "caption": "~: within the null test or its error", "wrapped": False}
         made = terminal_table(*self.cells(), **style)
         if Console(width=10 * width).measure(made).maximum <= width:
             return [made]

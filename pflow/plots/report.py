@@ -123,7 +123,7 @@ ROLES = {MODEL: 0, ORACLE: 1, REFERENCE: 2}
 CAVEATS = {
     "outside": ("o", "the detector is outside of its training"),
     "merged": ("m", "it merges cells or layers before the encoder"),
-    "null test": ("n", "the change is less than in the null test"),
+    "null test": ("n", "the change is within the null test's, or its error"),
 }
 """Sign beside an open marker, and words below the figure, of each reason of `ScanResult.marks`."""
 
@@ -283,7 +283,7 @@ def scan_page(result: ScanResult, images: Mapping[str, bytes]) -> str:
         "errors; the band is the nominal point's own error. Open markers, the last column and ~: the change may be the "
         "model's and not the detector's. outside: beyond the model's training; merged: cells or layers are merged "
         "before the encoder, which hides their effect on finding particles; ~: smaller than the change in the null "
-        f"test (lengths and times multiplied by {NULL_SCALE:g})."
+        f"test (lengths and times multiplied by {NULL_SCALE:g}), or than its error."
     )
     limits = "".join(f"<li>{escape(text)}</li>" for text in result.sentences)
     return html_page(

@@ -176,6 +176,13 @@ def test_the_null_test_passes_or_names_and_marks_what_fails():
     assert result.marks(result["cells=2"], "fake_energy_fraction") == ["merged", "outside", "null test"]
     assert result.marks(result["cells=4"], "fake_energy_fraction") == []
     assert result.marks(result["cells=2"], "class.photon.response_median")[:1] == ["outside"]
+    # A null test that gives 1 by luck, here the same values in other events, still has an error.
+    response = np.roll(1 + np.random.default_rng(1).normal(0, 0.03, 200), 1)
+    luck = measured(response, np.arange(200), key="fake_energy_fraction", point=result["null test"].point)
+    lucky = dataclasses.replace(result, points=[*result.points[:-1], luck])
+    assert lucky.deviation(luck, "fake_energy_fraction") == 0
+    assert lucky.marks(result["cells=2"], "fake_energy_fraction")[-1] == "null test"
+    assert lucky.marks(result["cells=4"], "fake_energy_fraction") == []
     assert any("cells=2: cells of 5 and 10 mm" in text for text in result.sentences)
     assert scanned(width=1.0001).failed == {} or "passed" in scanned(width=1.0001).verdict
     generator = np.random.default_rng(2)
