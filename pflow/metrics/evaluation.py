@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import functools
+import hashlib
 import itertools
 import os
 from collections import Counter
@@ -136,10 +137,12 @@ class AlgorithmMetrics:
             parts["jets"].update(true.jets, reco)
 
     def result(self) -> Tree:
-        """Results with the keys of ``metrics.json``."""
-        bootstrap = Bootstrap(self.places["place"])
+        """Results with the keys of ``metrics.json``; `places`: a digest that two trees of the same events share."""
+        places = self.places["place"]
+        bootstrap = Bootstrap(places)
         return {
-            "n_events": bootstrap.weights.shape[1],
+            "n_events": len(places),
+            "places": hashlib.sha256(places.tobytes()).hexdigest()[:12],
             "count": self.counts.numbers(bootstrap),
             **self.particles.numbers(bootstrap),
             **{name: tree for name, part in self.parts.items() if (tree := part.numbers(bootstrap))},

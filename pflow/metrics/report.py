@@ -285,7 +285,7 @@ def paired(first: Tree, second: Tree) -> dict[str, Number]:
     """Differences of the numbers of two trees, first minus second, with errors of the paired comparison, by key.
 
     The trees come from `EvaluationResult.algorithms` of one evaluation or of two. Events at the same place of the input
-    are paired, also if two detectors saw them. ValueError: the trees have different numbers of events.
+    are paired, also if two detectors saw them. ValueError: the trees are of different events.
 
     >>> events = pflow.read_events("gammasep_test_small.root")
     >>> result = pflow.evaluate(pflow.reconstruct(events, "general"), events, oracle=False)
@@ -293,9 +293,10 @@ def paired(first: Tree, second: Tree) -> dict[str, Number]:
     >>> change["energy_weighted_efficiency"].value > 0
     True
     """
-    if first["n_events"] != second["n_events"]:
+    if first["places"] != second["places"]:
         raise ValueError(
-            f"numbers of {first['n_events']} and of {second['n_events']} events are not of the same events"
+            f"numbers of {first['n_events']} and of {second['n_events']} events are not of the same events: evaluate "
+            "both reconstructions together (compare), so that events which one of them lacks are left out of both"
         )
     others = dict(leaves(second))
     if _without_track_links(first) != _without_track_links(second):
@@ -368,7 +369,7 @@ def differences(result: EvaluationResult) -> dict[str, dict[str, Number]]:
     baseline = trees.pop(base, None)
     if baseline is None:
         return {}
-    pairs = {name: paired(tree, baseline) for name, tree in trees.items() if tree["n_events"] == baseline["n_events"]}
+    pairs = {name: paired(tree, baseline) for name, tree in trees.items() if tree["places"] == baseline["places"]}
     return {
         name: {
             key: number

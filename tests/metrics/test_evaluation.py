@@ -218,6 +218,17 @@ def test_a_reference_of_some_events_is_said_to_be_of_these(make_records, make_ev
     assert summary(evaluation.result()).startswith("4 events, Classic in 3 of them alone (not the same events")
 
 
+def test_evaluations_that_leave_out_other_events_are_not_paired(make_records, make_events):
+    events, records = make_events(TRUTH), make_records(RECO)
+    first, second, third = (
+        evaluate(events, answer(records, flags=np.where(np.arange(4) == bad, Flag.BAD_INPUT, 0))).algorithms["PFlow"]
+        for bad in (0, 3, 3)
+    )
+    assert paired(second, third)["fake_energy_fraction"].value == 0
+    with pytest.raises(ValueError, match="numbers of 3 and of 3 events are not of the same events: evaluate both"):
+        paired(first, second)
+
+
 def test_links_from_tracks_alone_make_no_difference(sample_dir):
     """The momentum of tracks in no particle has another definition without links."""
     events = pflow.read_events(sample_dir / "multi_test_small.root")
@@ -416,7 +427,7 @@ def test_only_the_event_with_invalid_truth_is_skipped(events, pandora, spoil):
         dict(leaves({key: tree[key] for key in ("energy", "oracle")})) for tree in (document(result), expected)
     )
     # The other events keep their places, and so their weights in the resamples.
-    values = [key for key in wanted if not key.endswith("_interval")]
+    values = [key for key in wanted if not key.endswith(("_interval", "places"))]
     assert {key: numbers[key] for key in values} == {key: wanted[key] for key in values}
 
 
