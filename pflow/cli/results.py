@@ -50,8 +50,8 @@ def evaluate_arguments(parser: argparse.ArgumentParser) -> None:
         "rule); or equal rank in energy in the event (the first paper's rule)"
     )
     parser.add_argument("--match", **choice("angle_energy", "hits", "rank", text=text))
-    text = "largest cost of a match by energy and angle (default: %(default)s)"
-    parser.add_argument("--cut", default="3", metavar="COST", help=text)
+    text = "largest cost of a match by energy and angle (default: 3)"
+    parser.add_argument("--cut", metavar="COST", help=text)
     add_option(parser, "no-oracle")
     add_file_options(parser, detector="detector of the truth files (built-in name or YAML file)")
     add_option(
@@ -120,15 +120,17 @@ def evaluate(args: argparse.Namespace) -> int:
     return 0
 
 
-def _matching(match: str, cut: str) -> Matching | HitMatching:
+def _matching(match: str, cut: str | None) -> Matching | HitMatching:
     from pflow.metrics.match import HitMatching, Matching
 
+    if match != "angle_energy" and cut is not None:
+        raise ConfigError(f"--cut is for --match angle_energy, found --match {match}, which has a cut of its own")
     if match == "hits":
         return HitMatching()
     if match == "rank":
         return Matching(cost=match, cut=0.5)  # of equal ranks alone
     try:
-        return Matching(cut=float(cut))
+        return Matching() if cut is None else Matching(cut=float(cut))
     except ValueError as error:
         raise ConfigError(f"--cut: expected a number above 0, found '{cut}'") from error
 

@@ -50,7 +50,7 @@ DEFINITIONS = {
     "charge.accuracy": "matched pairs of equal charge / matched pairs",
     "pdg.accuracy": "matched pairs of equal |PDG| / matched pairs",
     "pdg.class_accuracy": "matched pairs of the same class / matched pairs",
-    "class.*.efficiency": "targets with a match of cost <= 0.5 (of shared hits: overlap >= 0.5) / targets, by class",
+    "class.*.efficiency": "targets with a match of cost <= {close} (of shared hits: 1 - overlap) / targets, by class",
     "class.*.efficiency_loose": "matched targets, by the matching's own largest cost / targets, of true class *",
     "class.*.fake_rate": "without a match up to the matching's own largest cost / reconstructed ones, by class",
     "class.*.purity": "matched to a target of the same class / all reconstructed particles, of class *",
@@ -61,7 +61,7 @@ DEFINITIONS = {
     "class.*.median_deg": "as angle.median_deg, of matched pairs of true class *",
     "class.*.q68_deg": "as angle.q68_deg, of matched pairs of true class *",
     "fake_energy_fraction": "energy of unmatched (as of class.*.fake_rate) / of all reconstructed particles",
-    "energy_weighted_efficiency": "energy of targets with a match of cost <= 0.5 / of all targets",
+    "energy_weighted_efficiency": "energy of targets with a match of cost <= {close} / of all targets",
     "energy_weighted_efficiency_loose": "energy of matched / of all targets",
     "event.*.response_median": "median of reconstructed / true visible energy or mass: plain sums of all particles",
     "event.*.resolution_68": "half the narrowest interval with 68.3% of that response",
@@ -113,7 +113,12 @@ DEFINITIONS = {
     "binned.*.*.median_deg": "as class.*.median_deg, in bins of the true quantity",
     "binned.*.*.q68_deg": "as class.*.q68_deg, in bins of the true quantity",
 }
-"""Meaning of keys (patterns in which * stands for a name), in the order of the results."""
+"""Meaning of keys (patterns in which * stands for a name), in the order of the results; `definitions` fills it in."""
+
+
+def definitions(matching: Matching | HitMatching) -> dict[str, str]:
+    """`DEFINITIONS` with the largest cost of a match that counts for the efficiencies."""
+    return {key: text.format(close=f"{matching.close.cut:g}") for key, text in DEFINITIONS.items()}
 
 
 UNITS = {"deg": "deg", "mrad": "mrad", "gev": "GeV", "mm": "mm", "ns": "ns"}
@@ -344,7 +349,9 @@ def document(result: EvaluationResult, *, inputs: Mapping[str, Any] | None = Non
             },
             "interval": f"68.3%, by {N_RESAMPLES} resamples of the events; of counts of events by Clopper and Pearson",
         },
-        "definitions": {key: {"unit": unit_of(key), "definition": text} for key, text in DEFINITIONS.items()},
+        "definitions": {
+            key: {"unit": unit_of(key), "definition": text} for key, text in definitions(settings.matching).items()
+        },
         "titles": result.titles,
         "n_events_read": result.n_events,
         "n_bad_input": result.n_bad_input,

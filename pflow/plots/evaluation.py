@@ -17,9 +17,9 @@ from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
 
 from pflow.metrics.event import BOSONS, OPENING_ANGLE
 from pflow.metrics.jets import ABS_COS_THETA
-from pflow.metrics.match import AXES, DISTANCE, ENERGY, THETA
+from pflow.metrics.match import AXES, DISTANCE, ENERGY, THETA, HitMatching, Matching
 from pflow.metrics.oracle import ORACLE
-from pflow.metrics.report import DEFINITIONS, REFERENCE, EvaluationResult
+from pflow.metrics.report import REFERENCE, EvaluationResult, definitions
 from pflow.metrics.stats import Axis, Floats, Number, Series, Tree, leaves
 from pflow.physics.arrays import Mask
 from pflow.plots import COLORS, MARKERS, styled
@@ -176,16 +176,16 @@ DEFINED = {
 """What a figure shows, keys of `DEFINITIONS`, by the beginning of its name; the longest beginning holds."""
 
 
-def caption(name: str) -> str:
+def caption(name: str, matching: Matching | HitMatching) -> str:
     """The caption of a figure by its name, and the definitions of what it shows.
 
-    >>> caption("q68_deg_vs_energy_by_class")
+    >>> caption("q68_deg_vs_energy_by_class", Matching())
     '68% quantile of the angle vs energy by class: 68% quantile of the angle between the directions of matched pairs'
     """
     metric, versus, axis = name.partition("_vs_")
     words = (WORDS.get(metric, metric) + versus + axis).replace("_", " ")
     keys = DEFINED.get(max(filter(name.startswith, DEFINED), key=len, default=""), ())
-    return ": ".join([words, *filter(None, ["; ".join(DEFINITIONS[key] for key in keys)])])
+    return ": ".join([words, *filter(None, ["; ".join(map(definitions(matching).__getitem__, keys))])])
 
 
 def figures(result: EvaluationResult) -> dict[str, Figure]:

@@ -22,8 +22,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from pflow.metrics.event import OPENING_ANGLE
+from pflow.metrics.match import HitMatching, Matching
 from pflow.metrics.oracle import ORACLE
-from pflow.metrics.report import DEFINITIONS, REFERENCE, EvaluationResult, html, label_of, method, summary, unit_of
+from pflow.metrics.report import REFERENCE, EvaluationResult, definitions, html, label_of, method, summary, unit_of
 from pflow.metrics.scan import (
     DIFFERENCES,
     MODEL,
@@ -82,7 +83,7 @@ def html_page(
 
 def report_page(result: EvaluationResult, content: Mapping[str, Any], images: Mapping[str, bytes]) -> str:
     """HTML of a result with its `content` of ``metrics.json`` and PNG `images` by name."""
-    inputs = content.get("inputs", {})
+    inputs, matching = content.get("inputs", {}), result.settings.matching
     truth = [Path(path).name for path in inputs.get("truth", [])]
     samples = ", ".join(truth[:3]) + (f" and {len(truth) - 3} more" if len(truth) > 3 else "")
     facts = []
@@ -98,15 +99,16 @@ def report_page(result: EvaluationResult, content: Mapping[str, Any], images: Ma
         facts,
         [f'<p>{escape(summary(result))}.</p><p class="note">{escape(method(result))}</p>'],
         html(result),
-        [embedded(png, caption(name), wide=name.endswith("_by_class")) for name, png in images.items()],
-        definition_table("key in metrics.json"),
+        [embedded(png, caption(name, matching), wide=name.endswith("_by_class")) for name, png in images.items()],
+        definition_table("key in metrics.json", matching),
         {key: content[key] for key in ("inputs", "settings", "versions") if key in content},
     )
 
 
-def definition_table(head: str) -> str:
+def definition_table(head: str, matching: Matching | HitMatching) -> str:
     """HTML of all keys with units and definitions."""
-    return html_table((head, "unit", "definition"), ((key, unit_of(key), text) for key, text in DEFINITIONS.items()))
+    rows = ((key, unit_of(key), text) for key, text in definitions(matching).items())
+    return html_table((head, "unit", "definition"), rows)
 
 
 def embedded(png: bytes, text: str, *, wide: bool = False) -> str:
@@ -296,6 +298,6 @@ def scan_page(result: ScanResult, images: Mapping[str, bytes]) -> str:
         [f"<h2>Limits</h2><ul>{limits}</ul>", f'<p class="note">{escape(note)}</p>'],
         html_table(heads, itertools.chain.from_iterable(sections)),
         [embedded(png, captions.get(name, name.replace("_", " "))) for name, png in images.items()],
-        definition_table("quantity in scan.csv"),
+        definition_table("quantity in scan.csv", Matching()),
         made,
     )

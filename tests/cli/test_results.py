@@ -121,7 +121,7 @@ def metrics(folder):
 @pytest.mark.parametrize(
     ("options", "matching", "response"),
     [
-        (["--cut", "2.5"], ("angle_energy", 2.5), 1.0),
+        (["--cut", "0.2"], ("angle_energy", 0.2), 1.0),
         (["--match", "hits", "--chunk-size", "2"], ("hits", 0.75), 0.5),  # not the true energy, but the softer photon
         (["--match", "rank"], ("rank", 0.5), 1.0),
     ],
@@ -133,6 +133,8 @@ def test_options_reach_the_results(evaluated, tmp_path, options, matching, respo
     settings = content["settings"]
     assert (settings["truth_rule"], settings["e_min_gev"], settings["use_tracks"]) == ("calo", 0.5, False)
     assert (settings["matching"]["cost"], settings["matching"]["cut"]) == matching
+    definition = content["definitions"]["energy_weighted_efficiency"]["definition"]
+    assert f"cost <= {min(0.5, matching[1])} /" in definition
     assert content["energy"]["response_median"] == pytest.approx(response)
     assert content["class"]["photon"]["fake_rate"] == 0.5
 
@@ -206,6 +208,7 @@ def test_files_that_do_not_belong_together(evaluated, make_photons, tmp_path, ca
         (["--collection", "PFlo"], "PFlow"),
         (["--cut", "three"], "--cut: expected a number above 0, found 'three'"),
         (["--cut", "0"], "--cut: expected a number above 0, found '0'"),
+        (["--match", "rank", "--cut", "0.5"], "--cut is for --match angle_energy, found --match rank"),
         (["--compare", "Twice"], "--compare: expected NAME=FILE"),
         (["--compare", "PFlow=x.root"], "compare: the name 'PFlow' is taken"),
         (["--compare", "oracle=x.root"], "compare: the name 'oracle' is taken"),

@@ -9,6 +9,7 @@ from pflow.io.open import read_events
 from pflow.metrics.evaluation import AlgorithmMetrics, Evaluation
 from pflow.metrics.event import RECO_MODES, TRUE_MODES
 from pflow.metrics.jets import ABS_COS_THETA
+from pflow.metrics.match import Matching
 from pflow.metrics.stats import Axis, Bootstrap, Distribution, Number, Series
 from pflow.plots import rendered
 from pflow.plots.evaluation import (
@@ -93,11 +94,13 @@ def test_sample_detector_and_energy_stand_on_each_figure(drawn):
 
 
 def test_definitions_and_sources_stand_beside_each_figure(drawn):
-    assert {name for name in drawn if ": " not in caption(name)} == set()
+    rule = Matching()
+    assert {name for name in drawn if ": " not in caption(name, rule)} == set()
     for of in ("resolution", "scale"):
-        assert "UdsAnalysis; M. Thomson, NIM A 611" in caption(f"jet_energy_{of}_vs_abs_cos_theta")
-    assert "ILDConfig's PerfectPhoton" in caption("confusion_budget")
-    assert "cost <= 0.5" in caption("efficiency_vs_energy_by_class")
+        assert "UdsAnalysis; M. Thomson, NIM A 611" in caption(f"jet_energy_{of}_vs_abs_cos_theta", rule)
+    assert "ILDConfig's PerfectPhoton" in caption("confusion_budget", rule)
+    assert "cost <= 0.5" in caption("efficiency_vs_energy_by_class", rule)
+    assert "cost <= 0.2" in caption("efficiency_vs_energy_by_class", Matching(cut=0.2))
 
 
 def test_figures_of_jet_energies_bosons_and_decay_modes(drawn):
