@@ -192,7 +192,7 @@ class RunFolder(pl.Callback):  # type: ignore[misc]
     def on_fit_end(self, trainer: pl.Trainer, pl_module: ParticleFlow) -> None:
         """Draw the training curves; print the best model, or that the training was already complete.
 
-        ConfigError: the training was complete, and its checkpoint is in another folder, so this one stays empty.
+        ConfigError: nothing was saved, or the training was complete, and its checkpoint is in another folder.
         """
         release_ranks(trainer)  # they do not draw
         if not trainer.is_global_zero:
@@ -222,6 +222,10 @@ class RunFolder(pl.Callback):  # type: ignore[misc]
             print(f"best model: {best.best_model_path} (epoch {epoch}, {quantity})")
         elif last.exists():
             print(f"no best model by {best.monitor}, without a validation; the last one is {last}")
+        elif not trainer.fast_dev_run:
+            raise ConfigError(
+                f"{self.folder}: nothing was saved, as the training ended after {trainer.global_step} steps"
+            )
 
 
 def _moved(value: Any, old: str, new: str) -> Any:

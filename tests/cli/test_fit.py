@@ -70,6 +70,30 @@ def test_without_a_validation_the_last_line_names_the_last_model(tiny, data, tmp
     assert last.is_file()
 
 
+EVERY = "--trainer.check-val-every-n-epoch"
+
+
+@pytest.mark.parametrize(
+    ("validations", "best", "last"),
+    [
+        ([f"{EVERY}=3", "--trainer.max-epochs=1"], None, 7),
+        ([f"{EVERY}=null", "--trainer.val-check-interval=20", "--trainer.max-steps=9"], None, 9),
+        (["--trainer.val-check-interval=0.5", "--trainer.max-epochs=1"], (3, 6), 7),
+    ],
+)
+def test_the_last_step_is_kept_however_often_is_validated(tiny, data, tmp_path, validations, best, last):
+    assert fit.main("fit", [*tiny, *data, *validations]) == 0
+    assert read_checkpoint(tmp_path / "run" / "last.ckpt").header.provenance["step"] == last
+    assert (tmp_path / "run" / "best.ckpt").exists() is bool(best)
+    assert not best or read_checkpoint(tmp_path / "run" / "best.ckpt").header.provenance["step"] in best
+
+
+def test_a_training_of_which_nothing_was_saved_says_so(tiny, data, monkeypatch):
+    monkeypatch.setattr(fit.EpochLine, "on_train_start", lambda _, trainer, *__: setattr(trainer, "should_stop", True))
+    with pytest.raises(ConfigError, match="nothing was saved, as the training ended after 0 steps"):
+        fit.main("fit", [*tiny, *data])
+
+
 @pytest.fixture
 def moved(run, tmp_path):
     return Path(shutil.copytree(run, tmp_path / "moved"))
