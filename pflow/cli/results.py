@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -86,6 +87,10 @@ def evaluate(args: argparse.Namespace) -> int:
     # Before the evaluation: an output that exists ends the command at once.
     check_output(folder / "metrics.json", force=args.force)
     check_output(folder / "report.html", force=args.force)
+    pictures = sorted(path.name for kind in ("png", "pdf") for path in folder.glob(f"*.{kind}"))
+    if pictures and not (args.force or args.no_plots):  # which figures there are is known at the end
+        there = f"{folder} holds {pictures[0]}, and a figure may have the same name"
+        raise ConfigError(f"{there}: choose another folder, --no-plots, or replace them with --force")
     compare = _compared(args.compare)
     files = {args.collection: reco, **compare}
     settings = truth_settings(
@@ -112,6 +117,8 @@ def evaluate(args: argparse.Namespace) -> int:
     console = Console(quiet=args.quiet)
     console.print(table(result, width=console.width))
     content = document(result, inputs=inputs)
+    if args.force:
+        _remove_report(folder)
     # allow_nan: NaN is not JSON, and other programs would refuse the file.
     _write(folder / "metrics.json", f"{json.dumps(content, indent=1, allow_nan=False)}\n".encode(), args)
     n_plots = 0 if args.no_plots else _draw(result, content, folder, args)
@@ -164,6 +171,17 @@ def _draw(result: EvaluationResult, content: dict[str, Any], folder: Path, args:
         _write(folder / f"{name}.pdf", rendered(drawn[name], "pdf"), args)
     _write(folder / "report.html", report_page(result, content, images).encode(), args)
     return 2 * len(images)
+
+
+def _remove_report(folder: Path) -> None:
+    """Remove the report of an earlier evaluation and its figures: those not written again are of other numbers."""
+    report = folder / "report.html"
+    text = report.read_text("utf-8", errors="replace") if report.is_file() else ""
+    if "<title>pflow evaluation" in text:  # not of a scan
+        for name in re.findall(r'<figure id="(\w+)"', text):
+            for kind in ("png", "pdf"):
+                (folder / f"{name}.{kind}").unlink(missing_ok=True)
+        report.unlink()
 
 
 def _write(path: Path, data: bytes, args: argparse.Namespace) -> None:

@@ -99,7 +99,7 @@ def report_page(result: EvaluationResult, content: Mapping[str, Any], images: Ma
         facts,
         [f'<p>{escape(summary(result))}.</p><p class="note">{escape(method(result))}</p>'],
         html(result),
-        [embedded(png, caption(name, matching), wide=name.endswith("_by_class")) for name, png in images.items()],
+        [embedded(name, png, caption(name, matching), wide=name.endswith("_by_class")) for name, png in images.items()],
         definition_table("key in metrics.json", matching),
         {key: content[key] for key in ("inputs", "settings", "versions") if key in content},
     )
@@ -111,12 +111,12 @@ def definition_table(head: str, matching: Matching | HitMatching) -> str:
     return html_table((head, "unit", "definition"), rows)
 
 
-def embedded(png: bytes, text: str, *, wide: bool = False) -> str:
-    """HTML of a picture with its caption, over the whole width of the page if `wide`."""
+def embedded(name: str, png: bytes, text: str, *, wide: bool = False) -> str:
+    """HTML of a picture with its name and caption, over the whole width of the page if `wide`."""
     data, text = base64.b64encode(png).decode("ascii"), escape(text)
     image = f'<img alt="{text}" src="data:image/png;base64,{data}">'
     style = ' class="wide"' if wide else ""
-    return f"<figure{style}>{image}<figcaption>{text}</figcaption></figure>"
+    return f'<figure id="{escape(name)}"{style}>{image}<figcaption>{text}</figcaption></figure>'
 
 
 ROLES = {MODEL: 0, ORACLE: 1, REFERENCE: 2}
@@ -297,7 +297,7 @@ def scan_page(result: ScanResult, images: Mapping[str, bytes]) -> str:
         ],
         [f"<h2>Limits</h2><ul>{limits}</ul>", f'<p class="note">{escape(note)}</p>'],
         html_table(heads, itertools.chain.from_iterable(sections)),
-        [embedded(png, captions.get(name, name.replace("_", " "))) for name, png in images.items()],
+        [embedded(name, png, captions.get(name, name.replace("_", " "))) for name, png in images.items()],
         definition_table("quantity in scan.csv", Matching()),
         made,
     )

@@ -1,5 +1,6 @@
 import csv
 import json
+import shutil
 from unittest.mock import patch
 
 import awkward as ak
@@ -98,6 +99,23 @@ def test_metrics_figures_and_a_report_are_written(written):
     assert text.startswith("<!doctype html>")
     assert text.count("<img ") == len(names)
     assert not list(written.glob("*.tmp-*"))
+
+
+def test_no_report_or_figure_of_other_numbers_stays(written, evaluated, tmp_path):
+    out = shutil.copytree(written, tmp_path / "out")
+    (out / "mine.png").write_bytes(b"")
+    assert evaluated("-q", "--no-oracle", "--no-plots", "--force") == 0
+    assert {path.name for path in out.iterdir()} == {"metrics.json", "mine.png"}
+
+
+def test_a_picture_in_the_folder_is_said_before_the_evaluation(evaluated, tmp_path, capsys):
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "response.png").write_bytes(b"")
+    with patch("pflow.metrics.evaluation.evaluate", side_effect=KeyboardInterrupt) as run:
+        assert evaluated("-q") == 1
+        assert "out holds response.png, and a figure may have the same name: choose" in capsys.readouterr().err
+        assert not run.called
+        assert evaluated("-q", "--no-plots") == 130
 
 
 def test_numbers_are_written_before_the_figures(evaluated, tmp_path):
