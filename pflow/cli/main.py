@@ -21,7 +21,7 @@ import sys
 import threading
 import traceback
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from difflib import SequenceMatcher
 from importlib import import_module
@@ -212,6 +212,23 @@ def truth_options(args: argparse.Namespace) -> dict[str, Any]:
     # By |PDG|: whoever names an antiparticle means the particle, too.
     invisible = None if args.invisible is None else tuple(map(abs, args.invisible))
     return {"rule": args.rule, "stable_status": args.stable_status, "invisible": invisible}
+
+
+def warn_of_training(configuration: Mapping[str, Any], paths: Iterable[str]) -> None:
+    """Warn of event files that a model was trained on, known by their UUIDs or, in older models, by their names."""
+    from pflow.errors import warn
+    from pflow.event.events import ImplausibleWarning
+    from pflow.io.root import file_uuid
+
+    files, made, seen = [(path, file_uuid(path)) for path in paths], configuration.get("provenance"), dict[str, None]()
+    while made:
+        for path, uuid in files:
+            if uuid in made["uuids"] if "uuids" in made else Path(path).name in made.get("train", ()):
+                seen[path] = None
+        made = made.get("began_with")
+    if seen:
+        text = "the model was trained on this file, or one of its name, and is too good on events that it knows"
+        warn(f"{', '.join(seen)}: {text}", ImplausibleWarning)
 
 
 def add_file_options(parser: argparse.ArgumentParser, *, detector: str) -> None:

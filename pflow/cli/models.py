@@ -7,8 +7,17 @@ import functools
 import math
 from typing import TYPE_CHECKING, Any
 
-from pflow.cli.main import OTHER_DETECTOR, add_file_options, add_option, add_options, choice, progress_bar, read_options
-from pflow.errors import ConfigError, missing_package
+from pflow.cli.main import (
+    OTHER_DETECTOR,
+    add_file_options,
+    add_option,
+    add_options,
+    choice,
+    progress_bar,
+    read_options,
+    warn_of_training,
+)
+from pflow.errors import ConfigError, InputError, missing_package
 
 if TYPE_CHECKING:
     from pflow.inference.files import Summary
@@ -143,6 +152,7 @@ def calibrate(args: argparse.Namespace) -> int:
     from pflow.checkpoint import FILES, load_model, write_weights
     from pflow.io.atomic import check_output
     from pflow.io.open import matching
+    from pflow.io.root import file_uuid
     from pflow.physics.pdg import CLASSES
 
     # Before the model is loaded and run: an output that exists ends the command at once.
@@ -150,13 +160,19 @@ def calibrate(args: argparse.Namespace) -> int:
     model = load_model(args.checkpoint)
     if args.existence_threshold and not model.reconstructor.first_stage_modules:
         raise ConfigError(f"--existence-threshold: {args.checkpoint} has no refinement")
+    paths = matching(args.inputs)
+    uuids = list(map(file_uuid, paths))
+    # The same particles twice would pass for enough of them.
+    if again := [paths[n] for n, uuid in enumerate(uuids) if uuid and uuid in uuids[:n]]:
+        raise InputError("is given twice, or a copy of another one of these files", file=again[0])
+    warn_of_training(model.config, paths)
     choices = {name: getattr(args, name) for name in CHOICES}
     decodings = calibration.decoding_grid(model.reconstructor.decoding, **choices)
     options = {name: getattr(args, name) for name in ("batch_size", "chunk_size", "device")}
     with progress_bar(quiet=False, transient=True) as show:
         show("calibrating", 0, None)
         options["on_progress"] = lambda n_done: show("calibrating", n_done, None)
-        trials = calibration.calibrate(model, matching(args.inputs), decodings, read_options(args), **options)
+        trials = calibration.calibrate(model, paths, decodings, read_options(args), **options)
     chosen = calibration.best(trials, args.choose_by)
     for trial in trials:
         values = [f"{name} {getattr(trial.decoding, name):g}" for name in CHOICES if hasattr(trial.decoding, name)]
@@ -184,8 +200,8 @@ def calibrate(args: argparse.Namespace) -> int:
                 few = f"fewer than {calibration.MIN_PULLS} matched particles of each"
                 print(f"uncertainties of {', '.join(names)}: {state}, {few}")
     changes: dict[str, Any] = {"calibration": made, "decoding": chosen.decoding}
-    for path in write_weights(args.checkpoint, args.output, **changes, force=args.force):
-        print(f"{path}: {path.stat().st_size / 1e3:.0f} kB")
+    for written in write_weights(args.checkpoint, args.output, **changes, force=args.force):
+        print(f"{written}: {written.stat().st_size / 1e3:.0f} kB")
     return 0
 
 

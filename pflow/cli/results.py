@@ -18,6 +18,7 @@ from pflow.cli.main import (
     progress_bar,
     read_options,
     truth_options,
+    warn_of_training,
 )
 from pflow.errors import ConfigError, InputError
 
@@ -96,6 +97,8 @@ def evaluate(args: argparse.Namespace) -> int:
     settings = truth_settings(
         files, **truth_options(args), e_min=args.min_energy, use_tracks=not args.ignore_tracks, matching=matches
     )
+    made = {name: provenance_of(paths[0]) for name, paths in files.items()}
+    warn_of_training((made[args.collection] or {}).get("configuration", {}), truth)
     with progress_bar(quiet=args.quiet, transient=True) as show:
         show("evaluating", 0, None)
         result = evaluate(
@@ -112,7 +115,7 @@ def evaluate(args: argparse.Namespace) -> int:
     inputs = {
         "reco": {name: paths[0] if len(paths) == 1 else paths for name, paths in files.items()},
         "truth": truth,
-        "provenance": {name: provenance_of(paths[0]) for name, paths in files.items()},
+        "provenance": made,
     }
     console = Console(quiet=args.quiet)
     console.print(table(result, width=console.width))
@@ -258,6 +261,7 @@ def scan(args: argparse.Namespace) -> int:
     with progress_bar(quiet=args.quiet) as show:
         show("scanning", 0, None)
         result = scans.scan(args.files, **options, on_progress=show)
+    warn_of_training(result.provenance["configuration"], [entry["path"] for entry in result.provenance["inputs"]])
     console = Console(quiet=args.quiet)
     # For a file or a pipe, rich would take 80 columns.
     if not console.is_terminal:

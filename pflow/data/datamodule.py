@@ -206,9 +206,9 @@ class ParticleFlowData(pl.LightningDataModule):  # type: ignore[misc]
         for name, of_split in chunks.items():
             _check_targets(name, of_split, self.options, self.tokeniser.config)
         train, val = (dict.fromkeys(chunk.path for chunk in of_split) for of_split in chunks.values())
-        # Real paths: a link to a training file is the same file.
-        known = set(map(os.path.realpath, train))
-        if common := [path for path in val if os.path.realpath(path) in known]:
+        # By UUID, or else by real path: a copy of a training file, or a link to it, is the same file.
+        same = {path: self.options.uuids[path] or os.path.realpath(path) for path in (*train, *val)}
+        if common := [path for path in val if same[path] in map(same.get, train)]:
             why = "what was learnt by heart looks good there"
             warnings.warn(f"data.val: {', '.join(common)} is also in data.train: {why}", stacklevel=2)
         new = trained is None or begins
@@ -322,6 +322,10 @@ class ParticleFlowData(pl.LightningDataModule):  # type: ignore[misc]
         if self._train is not None:
             self._train.dataset.epoch = epoch
             self._train.skip = self._resumed[1] if epoch == self._resumed[0] else 0
+
+    def uuids(self, name: str) -> list[str]:
+        """UUIDs of the files of a split that is set up, of those that have one."""
+        return sorted({self.options.uuids[chunk.path] for chunk in self._chunks[name]} - {""})
 
     def n_events(self, name: str, *, distinct: bool = False) -> int:
         """Number of events in a pass over a split that is set up; `distinct` counts those read several times once."""

@@ -51,6 +51,8 @@ class FileOptions(ReadOptions):
 
     known: Mapping[str, ReadOptions] = dataclasses.field(default_factory=dict)
     """Options detected when a file was opened first, by path; later openings skip the detection."""
+    uuids: dict[str, str] = dataclasses.field(default_factory=dict, compare=False, repr=False)
+    """UUIDs of the files in `known`; a copy of a file has the same, and "" is unknown."""
     said: dict[str, set[str]] = dataclasses.field(default_factory=dict, compare=False, repr=False)
     """Names of the checks that have warned, by path."""
 
@@ -131,6 +133,7 @@ def survey(paths: Sequence[str], options: FileOptions, size: int) -> tuple[list[
                     truth_tracks=options.truth_tracks,
                 )
                 chunks += Chunk.of(file, size)
+            options.uuids[path] = file.uuid
             known[path] = last = last if last == detected else detected  # files that are alike share one description
         except InputError as error:
             if options.on_error == "raise":

@@ -436,6 +436,7 @@ class ParticleFlow(pl.LightningModule):  # type: ignore[misc]
         files = [given] if isinstance(given, str) else list(given or ())
         return {
             "train": [Path(path).name for path in files],
+            "uuids": data.uuids("train"),
             "repeat": data.repeat,
             "n_events": data.n_events("train", distinct=True),
             "batch_size": data.batch_size,

@@ -17,6 +17,7 @@ from pflow.cli import fit
 from pflow.cli.main import main as main_with_exit_code
 from pflow.errors import ConfigError, InputError, PflowError
 from pflow.io.flat import write_events
+from pflow.io.root import file_uuid
 from pflow.model.pointing.config import PointingNetworkConfig
 from pflow.train.module import ParticleFlow
 
@@ -38,7 +39,7 @@ def network(config) -> dict:
     return model.get("reconstructor", model)["init_args"]["network"]
 
 
-def test_a_fit_leaves_its_configuration_logs_and_models_to_use(run):
+def test_a_fit_leaves_its_configuration_logs_and_models_to_use(run, small):
     """Logs for TensorBoard, and as CSV each loss by name, and errors that a physicist understands."""
     assert {"best.ckpt", "last.ckpt", "config.yaml", "logs"} <= set(os.listdir(run))
     assert network(yaml.safe_load((run / "config.yaml").read_text()))["width"] == 8
@@ -54,6 +55,7 @@ def test_a_fit_leaves_its_configuration_logs_and_models_to_use(run):
         torch.load(run / name, weights_only=True)  # weights and plain data only
     header = read_checkpoint(run / "best.ckpt").header
     assert header.provenance["train"] == ["gamma1_val_small.root"]
+    assert header.provenance["uuids"] == [file_uuid(small["val"])]
     assert (header.provenance["n_events"], header.provenance["ema_decay"]) == (50, None)
     assert network(header.to_dict())["width"] == 8
     model = load_model(run / "best.ckpt")

@@ -1,5 +1,6 @@
 import json
 import re
+import shutil
 import sys
 
 import awkward as ak
@@ -8,7 +9,7 @@ import pytest
 
 from pflow.checkpoint import load_model
 from pflow.errors import ConfigError, InputError
-from pflow.event.events import BadEntriesWarning
+from pflow.event.events import BadEntriesWarning, ImplausibleWarning
 from pflow.inference.events import reconstruct
 from pflow.io.flat import write_events
 from pflow.io.open import read_events
@@ -47,6 +48,18 @@ def test_what_few_events_cannot_calibrate_stays_as_it_was(few, tmp_path, capsys,
     assert call("calibrate", few, "--checkpoint", "ild-g4-photon", "-o", tmp_path / "out") == 0
     assert "uncertainties of photon: as before, fewer than 40 matched" in capsys.readouterr().out
     assert load_model(tmp_path / "out").calibration == load_model("ild-g4-photon").calibration
+
+
+def test_a_file_is_not_given_twice_and_a_training_file_is_said(few, model, save_model, tmp_path, monkeypatch, call):
+    """Of an earlier training, too."""
+    shutil.copy(few, tmp_path / "copy.root")
+    made = {"train": [], "uuids": [], "began_with": {"train": ["few.root"]}}
+    options = ["--checkpoint", save_model(model, tmp_path / "m.ckpt", made), "-o", tmp_path / "out"]
+    with pytest.raises(InputError, match=r"copy\.root: is given twice, or a copy of another one"):
+        call("calibrate", few, tmp_path / "copy.root", *options)
+    monkeypatch.setattr("pflow.cli.models.progress_bar", lambda **_: 1 // 0)  # all is checked before
+    with pytest.warns(ImplausibleWarning, match="few.root: the model was trained on"), pytest.raises(ZeroDivisionError):
+        call("calibrate", few, *options)
 
 
 def test_the_best_eos_threshold_is_kept(few, tmp_path, capsys, call):

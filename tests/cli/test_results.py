@@ -1,6 +1,7 @@
 import csv
 import json
 import shutil
+from types import SimpleNamespace
 from unittest.mock import patch
 
 import awkward as ak
@@ -17,6 +18,7 @@ from pflow.io.edm4hep.writer import Edm4hepRecoWriter
 from pflow.io.flat import write_events
 from pflow.io.open import open_events, read_events
 from pflow.io.particles_root import RecoWriter
+from pflow.io.root import file_uuid
 from pflow.plots.evaluation import figures
 
 N_EVENTS = 5
@@ -99,6 +101,21 @@ def test_metrics_figures_and_a_report_are_written(written):
     assert text.startswith("<!doctype html>")
     assert text.count("<img ") == len(names)
     assert not list(written.glob("*.tmp-*"))
+
+
+@pytest.mark.parametrize(
+    ("train", "uuids", "seen"), [("truth", None, True), ("truth", ["another's"], False), ("other", ["its"], True)]
+)
+def test_events_that_the_model_was_trained_on_are_said(evaluated, folder, tmp_path, capsys, train, uuids, seen):
+    made = {"train": [f"{train}.root"]}
+    if uuids is not None:
+        made["uuids"] = [file_uuid(folder / "truth.root") if uuids == ["its"] else "1"]
+    write_reco(
+        tmp_path / "r.root", reconstruction(read_events(folder / "truth.root")), configuration={"provenance": made}
+    )
+    with patch("pflow.metrics.evaluation.evaluate", side_effect=KeyboardInterrupt):
+        evaluated(reco=tmp_path / "r.root")
+    assert ("truth.root: the model was trained on this file, or one of its name" in capsys.readouterr().err) is seen
 
 
 def test_no_report_or_figure_of_other_numbers_stays(written, evaluated, tmp_path):
@@ -289,6 +306,17 @@ def test_a_scan_is_a_table_figures_and_a_report(scanned):
     assert document["provenance"]["scan"]["vary"] == {"cells": ["1", "2"]}
     assert [point["name"] for point in document["points"]] == ["nominal", "cells=2", "null test"]
     assert main(["inspect", str(scanned / "scan.json")]) == 0
+
+
+def test_a_scan_of_events_that_the_model_was_trained_on_says_so(folder, tmp_path, capsys):
+    made = {
+        "inputs": [{"path": str(folder / "truth.root")}],
+        "configuration": {"provenance": {"train": ["truth.root"]}},
+    }
+    done = SimpleNamespace(provenance=made, tables=lambda width: [], sentences=[])
+    with patch("pflow.inference.scan.scan", return_value=done):
+        assert main(["scan", str(folder / "truth.root"), "--vary", "cells=2", "-o", str(tmp_path)]) == 0
+    assert "truth.root: the model was trained on this file" in capsys.readouterr().err
 
 
 @pytest.fixture

@@ -1,6 +1,7 @@
 import dataclasses
 import os
 import re
+import shutil
 
 import awkward as ak
 import numpy as np
@@ -89,10 +90,12 @@ def test_repetitions_that_make_no_sense_are_errors(data, repeat, message):
         data.setup("fit")
 
 
-def test_validation_files_that_are_training_files_are_said_and_so_are_links(train_files, val_file, tmp_path):
+def test_validation_files_that_are_training_files_are_said_and_so_are_links_and_copies(train_files, val_file, tmp_path):
     os.symlink(train_files[0], link := str(tmp_path / "val.root"))
-    with pytest.warns(UserWarning, match=re.escape(f"data.val: {train_files[0]}, {link} is also in data.train")):
-        ParticleFlowData(train=train_files, val=[train_files[0], link, val_file]).setup("fit")
+    copied = shutil.copy(train_files[1], tmp_path / "copy.root")
+    same = [train_files[0], link, str(copied)]
+    with pytest.warns(UserWarning, match=re.escape(f"data.val: {', '.join(same)} is also in data.train")):
+        ParticleFlowData(train=train_files, val=[*same, val_file]).setup("fit")
 
 
 @pytest.mark.filterwarnings("ignore::pflow.event.events.ImplausibleWarning")
