@@ -8,7 +8,7 @@ import json
 import re
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from itertools import chain, groupby, repeat
 from operator import attrgetter
@@ -232,6 +232,15 @@ def pair(text: str) -> tuple[str, str]:
     return name.strip(), value.strip()
 
 
+def _by_name(option: str, pairs: Sequence[tuple[str, str]]) -> dict[str, str]:
+    """Values of `pair` by name; a ConfigError for a name that has two."""
+    values = dict(pairs)
+    for name, value in pairs:
+        if value != values[name]:
+            raise ConfigError(f"{option}: {name} is given as {value} and as {values[name]}: give it once")
+    return values
+
+
 def detector_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of `pflow detector`."""
     parser.add_argument("file", metavar="FILE", help="EDM4hep or other podio file (TTree or RNTuple)")
@@ -273,9 +282,10 @@ def detector(args: argparse.Namespace) -> int:
     # Before the events are read: an output that exists ends the command at once.
     check_output(args.output, inputs=[args.file], force=args.force)
     options = {name: getattr(args, name) for name in ("name", "b_field", "tracks_as")}
+    absorber, place = _by_name("--absorber", args.absorber), _by_name("--place", args.place)
     with reading("--sim-scale: expected a number"):
-        sim_scale = {name: float(factor) for name, factor in args.sim_scale}
-    answers = Answers(**options, absorber=dict(args.absorber), sim_scale=sim_scale, place=dict(args.place))
+        sim_scale = {name: float(factor) for name, factor in _by_name("--sim-scale", args.sim_scale).items()}
+    answers = Answers(**options, absorber=absorber, sim_scale=sim_scale, place=place)
     draft = draft_detector(args.file, answers, max_entries=args.entries)
     write_draft(draft, args.output, force=args.force)
     with closing(open_podio(args.file)) as file:

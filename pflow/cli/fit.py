@@ -154,6 +154,8 @@ def resolve_run(verb: str, args: Sequence[str]) -> Run:
             words.append(f"--ckpt_path={named}")
     resumed, start, class_path = given["checkpoint"], given["start_from"], given["class_path"]
     if verb != "fit":
+        if resumed is not None and any(word.startswith("--start_from") for word in words):
+            raise WrongUsageError("--checkpoint and --start-from both name the model: give one of them")
         words += [] if resumed is None else [f"--start_from={resumed}"]
         start, resumed = resumed or given["ckpt_path"] or start, None
     elif resumed is None:
@@ -168,6 +170,10 @@ def resolve_run(verb: str, args: Sequence[str]) -> Run:
             if not Path(resumed).is_file():
                 begin = f"begin it again, with pflow fit --config {folder}/config.yaml"
                 raise ConfigError(f"{folder} has no last.ckpt to resume: {begin}")
+            began = load_yaml(folder / "config.yaml").get("start_from")
+            if start is not None and Path(start).name != Path(str(began)).name:  # by name: the run may have been moved
+                text = f"--checkpoint resumes {folder}, which began with {began or 'random weights'}, not {start}"
+                raise WrongUsageError(f"{text}: leave out --start-from")
     if (source := resumed or start) is None or source in ("best", "last", "hpc"):  # words of Lightning's ckpt_path
         return Run(words, {"model.reconstructor": {"class_path": class_path or ARCHITECTURES["pointing"]}})
     model = read_checkpoint(source)
@@ -324,6 +330,9 @@ class TrainingCLI(LightningCLI):  # type: ignore[misc]
         logs = given["logger"] in (None, True)  # `RunFolder` makes them
         if logs or given["logger"] is False:
             changed["logger"] = NoLogger(self.folder) if self.verb == "fit" else False
+        if self.verb == "predict" and not callbacks:
+            keep = "pflow reconstruct writes particles to a file, and so may a callback (--trainer.callbacks)"
+            warnings.warn(f"nothing is kept of what is predicted: {keep}", stacklevel=2)
         devices = torch.cuda.device_count() if given["devices"] in ("auto", "-1", -1) else given["devices"]
         if given["strategy"] == "auto" and (devices not in (0, 1, "1") or given["num_nodes"] > 1):
             # A batch may not use all of a model: e.g. no event of it has a track.

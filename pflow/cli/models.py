@@ -225,6 +225,8 @@ def export(args: argparse.Namespace) -> int:
     from pflow.io.atomic import check_output
 
     if args.format == "weights":
+        if args.detector is not None:
+            raise ConfigError("--detector: graphs alone (--format onnx) are for one detector; leave it out")
         written = write_weights(args.checkpoint, args.output, force=args.force)
     else:
         try:

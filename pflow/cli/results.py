@@ -317,6 +317,8 @@ def display(args: argparse.Namespace) -> int:
     from pflow.plots import rendered
     from pflow.plots.display import event_page, make_scene, plot_event
 
+    if args.reco_entry is not None and not args.reco:
+        raise ConfigError("--reco-entry: an entry of the file of --reco, which is not given")
     entry, inputs = args.entry, [args.input, *([args.reco] if args.reco else [])]
     outputs = [Path(name) for name in args.output or (f"display_{entry}.png", f"display_{entry}.html")]
     for path in outputs:

@@ -201,6 +201,8 @@ def test_answers_make_a_description_that_the_model_reads(cld_path, tmp_path, cal
         with pytest.raises(SystemExit):
             call("detector", cld_path, "-o", mine, "--force", "--absorber", wrong)
     assert "expected NAME=VALUE, found 'ecal='" in capsys.readouterr().err
+    with pytest.raises(ConfigError, match=r"--absorber: ecal is given as tungsten:1\.9 and as lead:4: give it once"):
+        call("detector", cld_path, "-o", mine, "--force", *absorbers, "--absorber", "ecal=lead:4")
 
 
 def test_from_hdf5_to_root_alone(tmp_path, sample_dir, call):

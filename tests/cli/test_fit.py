@@ -203,6 +203,13 @@ def test_a_fit_can_begin_with_a_trained_model(run, small, tmp_path, capsys):
     assert (provenance["step"], provenance["began_with"]["sha256"]) == (8, old.digest)
 
 
+def test_a_resumed_run_did_not_begin_with_another_model(run, capsys):
+    before = (run / "config.yaml").read_bytes()
+    assert fit.main("fit", [f"--checkpoint={run}", "--start-from=general", "--trainer.max-epochs=3"]) == 2
+    assert f"{run}, which began with random weights, not general: leave" in capsys.readouterr().err
+    assert (run / "config.yaml").read_bytes() == before
+
+
 @pytest.mark.parametrize(
     ("option", "message"),
     [

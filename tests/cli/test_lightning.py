@@ -135,6 +135,9 @@ def test_each_verb_of_the_command_line_evaluates_a_model(run, small, capsys):
         assert main([verb, option, best(run), *quiet, f"--data.{split}={small['val']}"]) == 0
         assert f"{split}/wrong_energy" in capsys.readouterr().out
     assert main(["predict", "--ckpt_path", best(run), *quiet, f"--data.predict={small['val']}"]) == 0
+    assert "nothing is kept of what is predicted: pflow reconstruct writes" in capsys.readouterr().err
+    assert main(["test", "--checkpoint", best(run), "--start-from=general", f"--data.test={small['val']}"]) == 2
+    assert "--checkpoint and --start-from both name the model: give one" in capsys.readouterr().err
     for option in ("--checkpoint", "--ckpt_path"):
         words = [option, best(run), *quiet, f"--data.test={small['val']}", "--data.hit_energy_min=0"]
         assert main(["test", *words]) == 1

@@ -154,6 +154,8 @@ def test_a_bad_folder_another_detector_and_a_missing_extra_are_errors(checkpoint
         call("export", "--checkpoint", tmp_path / "missing.ckpt", "-o", tmp_path / "nowhere" / "model")
     with pytest.raises(ConfigError, match=r"trained on detector 'ild_g4', from which 'cld' differs in b_field, .*calo"):
         call("export", "--checkpoint", checkpoint, "-o", tmp_path / "model", "--detector", "cld")
+    with pytest.raises(ConfigError, match=r"--detector: graphs alone .* are for one detector; leave it out"):
+        call("export", "--checkpoint", checkpoint, "-o", tmp_path / "w", "--format", "weights", "--detector", "ild_g4")
     monkeypatch.setitem(sys.modules, "pflow.export.pointing", None)  # its import fails
     with pytest.raises(ConfigError, match=r"for graphs for C\+\+, is not installed: pip install 'pflow\[export\]'"):
         call("export", "--checkpoint", checkpoint, "-o", tmp_path / "model")

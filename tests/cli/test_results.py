@@ -379,6 +379,7 @@ def test_hits_of_an_edm4hep_file_are_coloured_by_the_particles_in_it(cld_sim_pat
     [
         (["--entry", 2, "--reco", "reco.root"], r"entry 2: is event number 2, in reconstruction 'PFlow' 7"),
         (["--entry", 3, "--reco", "reco.root", "--reco-entry", 3], r"reco\.root, entry 3: there is no such entry"),
+        (["--reco-entry", 2], r"--reco-entry: an entry of the file of --reco, which is not given"),
         (["--entry", 25], r"multi_test_small\.root, entry 25: there is no such entry; .* has 25"),
     ],
 )
@@ -386,7 +387,7 @@ def test_an_entry_that_is_another_event_or_not_there_is_refused(
     sample, reco, tmp_path, monkeypatch, options, message, call
 ):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(InputError, match=message):
+    with pytest.raises((ConfigError, InputError), match=message):
         call("display", sample, *options, "-o", "event.png")
 
 
