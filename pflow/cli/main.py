@@ -158,7 +158,11 @@ OPTIONS: dict[str, dict[str, Any]] = {
     ),
     "device": {"default": "auto", "help": "auto, cpu, cuda, cuda:1 ... (default: %(default)s)"},
     "max-particles": number(
-        1, None, "N", "most particles of an event (default: the model's own, and more as its tracks and hits allow)"
+        1,
+        None,
+        "N",
+        "most particles of an event; those that tracks start stay beyond it, without any others (default: the model's "
+        "own, and more as its tracks and hits allow)",
     ),
     "max-hits": number(
         1, 32768, "N", "largest event to reconstruct; events with more hits are bad entries (default: %(default)s)"

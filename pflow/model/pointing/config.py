@@ -62,7 +62,8 @@ class PointingDecodingConfig(DecodingConfig):
     Parameters
     ----------
     max_particles
-        Largest number of decoder steps, and so of particles, of an event; see `hits_per_particle` for large events.
+        Largest number of particles of an event; see `hits_per_particle` for large events. With `parallel_tracks`, those
+        that tracks start stay beyond it, and decoder steps are as many as are left for the others.
     hits_per_particle
         The limit of an event is its number of tracks plus its number of hits divided by this value, where that is more
         than `max_particles`. 0: it is `max_particles` for all. In events with jets, the mean number of hits of a true
