@@ -119,6 +119,7 @@ class OutputWriter:
         self._provenance = provenance
         self._optional: frozenset[str] | None = None  # parts that the first chunk with particles has
         self._flagged: Counter[str] = Counter()
+        self._n_written = 0
 
     def __enter__(self) -> Self:
         with ExitStack() as stack:
@@ -134,8 +135,13 @@ class OutputWriter:
         self._stack.__exit__(*error)
 
     def extend(self, reconstruction: Reconstruction) -> None:
-        """Append consecutive events; chunks with particles that differ in their optional parts are a `ValueError`."""
+        """Append consecutive events; chunks with particles that differ in their optional parts are a `ValueError`.
+
+        InputError: numbers that are not finite, or links to particles that are not there, which no reader would take.
+        """
         check_type(reconstruction, Reconstruction, "a Reconstruction")
+        _check(reconstruction, self._name, self._n_written, self._path)
+        self._n_written += len(reconstruction)
         self._flagged.update(count_flags(reconstruction.flags))
         # Chunks without particles may lack optional parts that the others have.
         if jagged.count(reconstruction.particles).any():
@@ -444,4 +450,6 @@ def _check(reconstruction: Reconstruction, name: str, start: int, path: str | Pa
             continue
         sizes = {"truth": jagged.count(reconstruction.particles)}  # hits and tracks need not be in this file
         for violation in validate_part(field, links, sizes, name=f"{name}{suffix}"):
-            raise InputError(violation.message, file=path, entry=start + violation.index, field=violation.field)
+            cut = "; cut or sorted particles need new links, or none" if violation.field.endswith(".particle") else ""
+            text, entry = violation.message + cut, start + violation.index
+            raise InputError(text, file=path, entry=entry, field=violation.field)

@@ -139,16 +139,25 @@ class TestBothFormats:
             ("particles", "energy", "PFlow", np.nan, "expected finite numbers"),
         ],
     )
-    def test_invalid_numbers_name_file_entry_and_branch(self, write, part, field, branch, value, message):
+    def test_invalid_numbers_are_neither_written_nor_read(
+        self, write, part, field, branch, value, message, monkeypatch, tmp_path
+    ):
+        """Particles cut in memory had stale links, and no reader would take the file that was written."""
         good = complete([[22], [], [11, 13, 211], [130]])
         values = getattr(good, part)[field].to_list()
         values[3][-1] = value
         wrong = ak.with_field(getattr(good, part), ak.Array(values), field)
-        path = write(dataclasses.replace(good, **{part: wrong}))
+        wrong = dataclasses.replace(good, **{part: wrong})
+        with pytest.raises(InputError, match=message) as in_writing:
+            write(wrong[:2], wrong[2:])
+        assert not list(tmp_path.iterdir())
+        with monkeypatch.context() as patch:
+            patch.setattr("pflow.io.particles_root._check", lambda *_: None)
+            path = write(wrong)
         with pytest.raises(InputError, match=message) as caught:
             read_reco(path, entry_start=1)
-        error = caught.value
-        assert (error.file, error.entry, error.field) == (str(path), 3, f"{branch}.{field}")
+        for error in (in_writing.value, caught.value):
+            assert (error.file, error.entry, error.field) == (str(path), 3, f"{branch}.{field}")
 
     def test_no_events_the_provenance_and_a_range_of_entries(self, write, same_reco):
         path = write()
