@@ -171,6 +171,20 @@ def quantities_of(part: str) -> dict[str, str]:
     }
 
 
+def _counts(part: str, quantities: Mapping[str, Any]) -> Index:
+    """Objects in each event; a ValueError if quantities differ in them, which would move numbers between events."""
+    numbers = {name: jagged.count(values) for name, values in quantities.items() if values is not None}
+    first, counts = next(iter(numbers.items()))
+    for name, theirs in numbers.items():
+        if not np.array_equal(theirs, counts):
+            found = f"{len(theirs)} events, and {first} {len(counts)}"
+            if len(theirs) == len(counts):
+                event = int(np.flatnonzero(theirs != counts)[0])
+                found = f"{theirs[event]} values in event {event}, and {first} {counts[event]}"
+            raise ValueError(f"{part.replace('_', ' ')}: {name} has {found}: expected a number for each object")
+    return counts
+
+
 def build(part: str, /, **quantities: Any) -> ak.Array:
     """Records of a part from an array [event, object] for each quantity; None takes the schema's default.
 
@@ -183,7 +197,7 @@ def build(part: str, /, **quantities: Any) -> ak.Array:
     if wrong or missing:
         problem = f"have no {', '.join(wrong)}" if wrong else f"need {', '.join(missing)}"
         raise ValueError(f"{part.replace('_', ' ')} {problem}; they have {', '.join(known)}")
-    counts = jagged.count(next(iter(given.values())))
+    counts = _counts(part, given)
     n, columns = int(counts.sum()), {}
     for name, field in known.items():
         shape = (n, field.width) if field.width else (n,)
@@ -216,7 +230,8 @@ def make_tracks(*, b_field: float, **quantities: Any) -> ak.Array:
         raise ValueError("tracks need px, py, pz and charge, or omega, phi and tan_lambda")
     if has_momentum != has_helix:
         given, missing = names if has_momentum else names[::-1]
-        flat, counts = {name: jagged.flat(quantities[name]) for name in given}, jagged.count(quantities[given[0]])
+        counts = _counts("tracks", {name: quantities[name] for name in given})
+        flat = {name: jagged.flat(quantities[name]) for name in given}
         if has_momentum:
             values: Sequence[Any] = kinematics.track_from_momentum(**flat, b_field=b_field)
         else:
@@ -227,9 +242,10 @@ def make_tracks(*, b_field: float, **quantities: Any) -> ak.Array:
 
 def make_truth(**quantities: Any) -> ak.Array:
     """Truth particles: pdg, charge, mass, px, py, pz; vx, vy, vz, status, parent. E^2 = m^2 + p^2."""
-    px, py, pz, mass = (jagged.flat(quantities[name], np.float64) for name in ("px", "py", "pz", "mass"))
+    counts = _counts("truth", {name: quantities[name] for name in ("pdg", *PXYZ, "mass")})
+    px, py, pz, mass = (jagged.flat(quantities[name], np.float64) for name in (*PXYZ, "mass"))
     energy = np.sqrt(px**2 + py**2 + pz**2 + mass**2)
-    return build("truth", **quantities, energy=jagged.unflatten(energy, jagged.count(quantities["pdg"])))
+    return build("truth", **quantities, energy=jagged.unflatten(energy, counts))
 
 
 def make_particles(*, mass: Any = None, **quantities: Any) -> ak.Array:
@@ -245,17 +261,20 @@ def make_particles(*, mass: Any = None, **quantities: Any) -> ak.Array:
     ([[5.0], []], [[0.0], []])
     """
     if mass is None and {"energy", *PXYZ} <= quantities.keys():  # else `build` names what is missing
-        energy, *momentum = (jagged.flat(quantities[name], np.float64) for name in ("energy", "px", "py", "pz"))
+        names = ("energy", *PXYZ)
+        counts = _counts("particles", {name: quantities[name] for name in names})
+        energy, *momentum = (jagged.flat(quantities[name], np.float64) for name in names)
         squared = energy**2 - sum(p**2 for p in momentum)
-        mass = jagged.unflatten(np.sqrt(np.maximum(squared, 0.0)), jagged.count(quantities["energy"]))
+        mass = jagged.unflatten(np.sqrt(np.maximum(squared, 0.0)), counts)
     return build("particles", **quantities, mass=mass)
 
 
 def make_links(*, source: Any, particle: Any, weight: Any = None, normalise: bool = True) -> ak.Array:
     """Links from arrays [event, link] of indices; `normalise` divides weights as `Links.normalised` does."""
+    counts = _counts("links", {"source": source, "particle": particle, "weight": weight})
     sources, particles = jagged.flat(source), jagged.flat(particle)
     weights = np.ones(len(sources)) if weight is None else jagged.flat(weight, np.float64)
-    links = Links(counts=jagged.count(source), source=sources, particle=particles, weight=weights)
+    links = Links(counts=counts, source=sources, particle=particles, weight=weights)
     return (links.normalised() if normalise else links).records()
 
 

@@ -1,6 +1,7 @@
 """Every operation on events keeps every field; a new field needs only a row of the schema."""
 
 import dataclasses
+import functools
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ from pflow.event.augment import Augmentation, Disturbance, Overlay, augment, dis
 from pflow.event.events import Events, concatenate
 from pflow.event.jagged import Links
 from pflow.event.merge import Merge, merge_hits, overlay
-from pflow.event.schema import SCHEMA, Field, build, fields_of
+from pflow.event.schema import SCHEMA, Field, build, fields_of, make_links, make_particles, make_tracks, make_truth
 from pflow.io.flat import write_events
 from pflow.io.open import read_events
 from pflow.physics.detector import load_detector
@@ -52,6 +53,31 @@ def events(request, monkeypatch) -> Events:
         for part in PARTS:
             monkeypatch.setitem(SCHEMA, part, (*SCHEMA[part], NEW))
     return made()
+
+
+LISTS = {
+    name: [[1.0], [2.0, 3.0]] for name in ("pdg", "charge", "energy", "mass", "px", "py", "pz", "source", "particle")
+}
+
+
+@pytest.mark.parametrize(
+    ("make", "names", "wrong"),
+    [
+        (make_particles, ("pdg", "charge", "energy", "px", "py", "pz"), "px"),
+        (make_truth, ("pdg", "charge", "mass", "px", "py", "pz"), "mass"),
+        (functools.partial(make_tracks, b_field=2.0), ("charge", "px", "py", "pz"), "pz"),
+        (functools.partial(build, "particles"), ("pdg", "charge", "energy", "px", "py", "pz"), "charge"),
+        (make_links, ("source", "particle"), "particle"),
+    ],
+)
+def test_lists_of_other_lengths_are_not_joined(make, names, wrong):
+    """With the same total, numbers moved to another event's objects without a word."""
+    given = {name: LISTS[name] for name in names}
+    make(**given)
+    with pytest.raises(ValueError, match=rf": {wrong} has 2 values in event 0, and \w+ 1: expected a number"):
+        make(**{**given, wrong: LISTS[wrong][::-1]})
+    with pytest.raises(ValueError, match=rf": {wrong} has 3 events, and \w+ 2: expected a number for each"):
+        make(**{**given, wrong: [*LISTS[wrong], [1.0]]})
 
 
 def same(changed: Events, events: Events, *, part: str, rows=slice(None), but: tuple[str, ...] = ()) -> None:
