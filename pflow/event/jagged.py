@@ -17,6 +17,9 @@ from vector.backends.awkward import behavior as vector_behavior
 
 from pflow.physics.arrays import Floats, Index, Mask
 
+NONE = "objects that are None: choose with hits[...], not with hits.mask[...] or padding"
+"""Message for arrays of option types."""
+
 
 class _Particle:
     """A four-momentum (`vector`) that also stores its mass, which E^2 - p^2 in float32 would lose.
@@ -103,12 +106,15 @@ def _leaves(content: Any, path: str, start: int, stop: int) -> Iterator[tuple[st
         if not isinstance(content, ak.contents.RecordArray):
             content = content[start:stop].to_packed()
             if content.is_option:
-                raise ValueError("objects that are None: choose with hits[...], not with hits.mask[...]")
+                raise ValueError(NONE)
             start, stop = 0, content.length
         for name, part in zip(content.fields, content.contents, strict=True):
             yield from _leaves(part, f"{path}.{name}" if path else name, start, stop)
     else:
-        yield path, np.asarray(ak.to_numpy(ak.Array(content[start:stop]), allow_missing=False))
+        values = ak.Array(content[start:stop])
+        if ak.any(ak.is_none(values)):
+            raise ValueError(NONE)
+        yield path, np.asarray(ak.to_numpy(values, allow_missing=False))
 
 
 def records(columns: Mapping[str, npt.NDArray[Any]], counts: npt.NDArray[Any]) -> ak.Array:
@@ -206,7 +212,10 @@ def count(array: Any) -> Index:
     if isinstance(layout, ak.contents.ListOffsetArray):
         bounds = np.asarray(layout.offsets.data, dtype=np.int64)
         return bounds[1:] - bounds[:-1]
-    return np.asarray(ak.to_numpy(ak.num(array, axis=1)), dtype=np.int64)
+    numbers = ak.num(array, axis=1)
+    if ak.any(ak.is_none(numbers)):
+        raise ValueError("events that are None: choose with events[...], not with a mask or padding")
+    return np.asarray(ak.to_numpy(numbers), dtype=np.int64)
 
 
 def offsets(counts: npt.NDArray[Any]) -> Index:

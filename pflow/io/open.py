@@ -24,7 +24,7 @@ from pflow.io.edm4hep.podio import READ, PodioFile
 from pflow.io.edm4hep.reader import Edm4hepReader, missing_collections
 from pflow.io.flat import REQUIRED, FlatReader, Layout, load_layout
 from pflow.io.particles_root import NOTE
-from pflow.io.root import Columns, first_bytes, open_root, open_tree, read_ranges, split_tree, with_retries
+from pflow.io.root import Columns, check_range, first_bytes, open_root, open_tree, read_ranges, split_tree, with_retries
 from pflow.physics.detector import Detector, load_detector
 
 if TYPE_CHECKING:
@@ -316,8 +316,7 @@ class EventFile:
         self, start: int = 0, stop: int | None = None, *, truth: bool = True, strict: bool = False
     ) -> tuple[Events, list[InputError], list[InputError]]:
         """As `read`, with the errors of unusable entries (`strict`: raise the first) and of objects left out."""
-        if start < 0 or (stop is not None and stop < 0):
-            raise ConfigError(f"entries are counted from 0, found {start} to {stop}")
+        check_range(start, stop)
         if self.closed:
             raise ConfigError(f"{self.path} is closed: read it inside of its with block")
         stop = self.num_entries if stop is None else min(stop, self.num_entries)

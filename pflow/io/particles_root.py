@@ -64,7 +64,16 @@ from pflow.event.schema import make_links, make_particles, quantities_of, valida
 from pflow.io.atomic import check_output, replacing
 from pflow.io.edm4hep.podio import PARTICLE_MEMBERS, PodioFile
 from pflow.io.edm4hep.reco import Edm4hepRecoReader
-from pflow.io.root import make_ttree, open_root, open_tree, read_branch, read_notes, read_ranges, write_note
+from pflow.io.root import (
+    check_range,
+    make_ttree,
+    open_root,
+    open_tree,
+    read_branch,
+    read_notes,
+    read_ranges,
+    write_note,
+)
 from pflow.physics.kinematics import COVARIANCE
 from pflow.physics.pdg import CLASSES
 
@@ -293,12 +302,15 @@ def read_reco(
     InputError
         Not a ROOT file, truncated, without the collection `name` or without required links: names file and branch,
         with nearest matches. Links to particles that are not there, or with impossible weights.
+    ConfigError
+        A range of entries that are no whole numbers from 0.
 
     Examples
     --------
     >>> read_reco("mine.root", entry_stop=1)  # which the example of `RecoWriter` wrote
     <Reconstruction: 1 events by PFlow, 2 particles, ...>
     """
+    check_range(entry_start, entry_stop)
     with _opened(path, name, links) as (tree, read):
         stop = tree.num_entries if entry_stop is None else min(entry_stop, tree.num_entries)
         return read(min(entry_start, stop), stop)

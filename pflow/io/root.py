@@ -26,7 +26,7 @@ import xxhash
 from uproot.interpretation import identify
 from uproot.source.file import MultithreadedFileSource
 
-from pflow.errors import InputError, first_line, nearest, reading
+from pflow.errors import ConfigError, InputError, first_line, nearest, reading
 from pflow.event import jagged
 from pflow.physics.arrays import Index
 
@@ -150,6 +150,13 @@ def _check_page_lists(ntuple: Any) -> None:
         content = bytes(ntuple.read_locator(link.locator, link.env_uncomp_size)[0].raw_data)[: link.env_uncomp_size]
         if xxhash.xxh3_64_intdigest(content[:-8]) != int.from_bytes(content[-8:], "little"):
             raise ValueError("a list of pages differs from its checksum, damaged file")
+
+
+def check_range(start: Any, stop: Any) -> None:
+    """A ConfigError unless a range of entries has whole numbers from 0, or no `stop`."""
+    for entry in (start, 0 if stop is None else stop):
+        if not isinstance(entry, int | np.integer) or entry < 0:
+            raise ConfigError(f"entries are counted from 0 in whole numbers, found {start} to {stop}")
 
 
 def read_branch(tree: Any, branch: str, start: int, stop: int, path: str | PathLike[str]) -> ak.Array:

@@ -14,8 +14,10 @@ from pflow.event.schema import make_links
 
 
 def test_missing_values_are_refused():
-    with pytest.raises(ValueError, match="None"):
+    with pytest.raises(ValueError, match=r"objects that are None: choose with hits\[\.\.\.\]"):
         jagged.flat(ak.Array([[1.0, None]]))
+    with pytest.raises(ValueError, match="events that are None"):  # their number was -2**63
+        jagged.count(ak.Array([[1.0], None]))
 
 
 def particles() -> ak.Array:

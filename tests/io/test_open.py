@@ -195,7 +195,7 @@ def test_a_range_of_entries_is_read_and_anything_else_refused(write, four, toy):
     with open_events(write(four), detector=toy) as file:
         for start, stop, entries in ranges:
             assert file.read(start, stop).entry.tolist() == entries
-        for start, stop in ((-1, None), (0, -1)):
+        for start, stop in ((-1, None), (0, -1), (0, 2.7)):
             with pytest.raises(ConfigError, match="counted from 0"):
                 file.read(start, stop)
         with pytest.raises(ConfigError, match="'raise' or 'skip'"):

@@ -166,6 +166,9 @@ class TestBothFormats:
         written = made([*FOUR, [22]])
         path = write(written)
         assert same_reco(read_reco(path, entry_start=1, entry_stop=3), written[1:3])
+        for wrong in ({"entry_start": -2}, {"entry_stop": -1}, {"entry_stop": 2.7}):
+            with pytest.raises(ConfigError, match="entries are counted from 0 in whole numbers, found"):
+                read_reco(path, **wrong)
         chunks = list(iterate_reco(path, chunk_size=2))
         assert [len(chunk) for chunk in chunks] == [2, 2, 1]
         assert all(same_reco(chunk, written[2 * i : 2 * i + 2]) for i, chunk in enumerate(chunks))
