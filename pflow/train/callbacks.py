@@ -156,6 +156,7 @@ class RunFolder(pl.Callback):  # type: ignore[misc]
         for name in ("checkpoint", "ckpt_path", "weights_only"):
             self.configuration.pop(name, None)
         self.began = self.saved = False
+        self.validated: int | None = None  # step of the last validation
 
     def on_load_checkpoint(self, trainer: pl.Trainer, pl_module: ParticleFlow, content: dict[str, Any]) -> None:
         """Pass the folder's new path to the checkpoint callbacks if it moved; otherwise they lose the best model."""
@@ -189,6 +190,10 @@ class RunFolder(pl.Callback):  # type: ignore[misc]
                 partial.write_text("".join(line for line in lines if UNWRITABLE not in line), "utf-8")
         self.saved = True
 
+    def on_validation_end(self, trainer: pl.Trainer, pl_module: ParticleFlow) -> None:
+        """Note after which step it was."""
+        self.validated = trainer.global_step
+
     def on_fit_end(self, trainer: pl.Trainer, pl_module: ParticleFlow) -> None:
         """Draw the training curves; print the best model, or that the training was already complete.
 
@@ -220,6 +225,8 @@ class RunFolder(pl.Callback):  # type: ignore[misc]
             epoch = read_checkpoint(best.best_model_path).header.provenance["epoch"] + 1
             quantity = COLUMNS.get(best.monitor, f"{best.monitor} {{:.4g}}").format(float(best.best_model_score))
             print(f"best model: {best.best_model_path} (epoch {epoch}, {quantity})")
+            if self.validated is not None and (more := trainer.global_step - self.validated):
+                print(f"not validated, and maybe better: the last {more} of {trainer.global_step} steps, in {last}")
         elif last.exists():
             print(f"no best model by {best.monitor}, without a validation; the last one is {last}")
         elif not trainer.fast_dev_run:

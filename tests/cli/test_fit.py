@@ -83,11 +83,13 @@ EVERY = "--trainer.check-val-every-n-epoch"
         (["--trainer.val-check-interval=0.5", "--trainer.max-epochs=1"], (3, 6), 7),
     ],
 )
-def test_the_last_step_is_kept_however_often_is_validated(tiny, data, tmp_path, validations, best, last):
+def test_the_last_step_is_kept_however_often_is_validated(tiny, data, tmp_path, capsys, validations, best, last):
     assert fit.main("fit", [*tiny, *data, *validations]) == 0
     assert read_checkpoint(tmp_path / "run" / "last.ckpt").header.provenance["step"] == last
     assert (tmp_path / "run" / "best.ckpt").exists() is bool(best)
     assert not best or read_checkpoint(tmp_path / "run" / "best.ckpt").header.provenance["step"] in best
+    said = f"not validated, and maybe better: the last 1 of 7 steps, in {tmp_path / 'run' / 'last.ckpt'}\n"
+    assert (said in capsys.readouterr().out) is bool(best)
 
 
 def test_a_training_of_which_nothing_was_saved_says_so(tiny, data, monkeypatch):
