@@ -26,11 +26,12 @@ from pytorch_lightning.utilities.warnings import PossibleUserWarning
 
 import pflow.model
 from pflow.checkpoint import Checkpoint, check_weights, read_checkpoint
-from pflow.cli.main import nearest_options
+from pflow.cli.main import nearest_options, warn_of_training
 from pflow.config import config_dir, load_yaml, resolve, to_plain
 from pflow.data.datamodule import ParticleFlowData
 from pflow.errors import ConfigError, PflowError
 from pflow.io.atomic import disk_errors
+from pflow.io.open import matching
 from pflow.train.callbacks import (
     COLUMNS,
     AtomicCheckpointIO,
@@ -316,6 +317,9 @@ class TrainingCLI(LightningCLI):  # type: ignore[misc]
             raise
         except (MisconfigurationException, RuntimeError, TypeError, ValueError) as error:
             raise ConfigError(str(error)) from error
+        split = {"validate": "val", "test": "test"}.get(self.verb, "")
+        if self.begun.model and (paths := self.datamodule.paths.get(split)):
+            warn_of_training(self.begun.model.header.to_dict(), matching(paths))
         # Before `setup` of the data, which would fit a new tokeniser for a model without one.
         if self.resumed:
             self.model.tokeniser = self.resumed.header.tokeniser

@@ -133,7 +133,9 @@ def test_each_verb_of_the_command_line_evaluates_a_model(run, small, capsys):
     quiet = ["--trainer.accelerator=cpu", "--trainer.enable_progress_bar=false"]
     for verb, split, option in (("validate", "val", "--checkpoint"), ("test", "test", "--ckpt_path")):
         assert main([verb, option, best(run), *quiet, f"--data.{split}={small['val']}"]) == 0
-        assert f"{split}/wrong_energy" in capsys.readouterr().out
+        shown = capsys.readouterr()
+        assert f"{split}/wrong_energy" in shown.out
+        assert f"{small['val']}: the model was trained on this file" in shown.err
     assert main(["predict", "--ckpt_path", best(run), *quiet, f"--data.predict={small['val']}"]) == 0
     assert "nothing is kept of what is predicted: pflow reconstruct writes" in capsys.readouterr().err
     assert main(["test", "--checkpoint", best(run), "--start-from=general", f"--data.test={small['val']}"]) == 2
