@@ -9,7 +9,7 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from itertools import chain, groupby, repeat
 from operator import attrgetter
 from pathlib import Path
@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from pflow.cli.main import add_file_options, add_option, add_options, number, read_options, truth_options
-from pflow.errors import ConfigError
+from pflow.errors import ConfigError, PflowError
 from pflow.show import text_facts, text_table
 
 if TYPE_CHECKING:
@@ -277,7 +277,7 @@ def detector(args: argparse.Namespace) -> int:
     from pflow.io.atomic import check_output
     from pflow.io.draft import Answers, draft_detector, write_draft
     from pflow.io.edm4hep.podio import open_podio
-    from pflow.io.open import fitting_detectors
+    from pflow.io.open import fitting_detectors, read_events
 
     # Before the events are read: an output that exists ends the command at once.
     check_output(args.output, inputs=[args.file], force=args.force)
@@ -288,6 +288,9 @@ def detector(args: argparse.Namespace) -> int:
     answers = Answers(**options, absorber=absorber, sim_scale=sim_scale, place=place)
     draft = draft_detector(args.file, answers, max_entries=args.entries)
     write_draft(draft, args.output, force=args.force)
+    with suppress(PflowError):  # what is to be filled in is printed below
+        # Hits in other units make a smaller detector; that its tracks enter elsewhere is said by the checks of reading.
+        read_events(args.file, detector=draft.detector, entry_stop=draft.entries, truth=False)
     with closing(open_podio(args.file)) as file:
         _print_draft(draft, args.output, [match.detector.name for match in fitting_detectors(file) if not match.reason])
     return 0
