@@ -126,14 +126,15 @@ def calibrate(
                 engine = Engine(model, decoding=decoding, batch_size=batch_size, device=device)
                 generated = engine.collect(tokens).tokens()
                 # Decoded without a calibration: the fit needs the model's own energies and deviations.
-                finite = finite_events(
-                    model.tokeniser.decode(generated), ~generated.finite(), events, model.path, on_error
-                )
+                is_finite, by_track = generated.finite(), generated.by_track
+                finite = finite_events(model.tokeniser.decode(generated), ~is_finite, events, model.path, on_error)
+                if by_track is not None:
+                    by_track = by_track[np.repeat(is_finite, generated.counts)]
                 records = finite.particles[good]
                 reco = ParticleTable.from_records(records)
                 matches, close = (match(truth, reco, rule) for rule in MATCHINGS)
                 particles[number].update(truth, reco, matches, close)
-                fit.update(truth, reco, records, matches, generated.by_track)
+                fit.update(truth, reco, records, matches, by_track)
                 counts[number].update(truth, reco)
                 n_done += len(events)
                 if on_progress is not None:

@@ -1,6 +1,7 @@
 import dataclasses
 import itertools
 import math
+from contextlib import suppress
 
 import awkward as ak
 import numpy as np
@@ -31,7 +32,7 @@ from pflow.model.pointing import PointingDecodingConfig
 from pflow.physics.kinematics import four_momentum_covariance, unit_vector
 from pflow.physics.pdg import CLASSES
 from pflow.tokens.particles import Calibration, Curve
-from pflow.tokens.tokens import TokenConfig
+from pflow.tokens.tokens import ParticleTokens, TokenConfig
 
 CONFIG = TokenConfig()
 LN_E, ANGLE = 0.02, 0.001
@@ -204,6 +205,21 @@ def test_events_that_are_left_out_count_nowhere(sample_dir, tmp_path):
         for name in ("bad.root", "good.root")
     )
     assert left == alone
+
+
+@pytest.mark.filterwarnings("ignore::pflow.event.events.BadEntriesWarning")
+def test_particles_that_are_not_finite_shift_no_others(sample_dir, monkeypatch):
+    """Whether a particle has a track, by its place among all particles, chooses the curve of its uncertainties."""
+    sizes = []
+    monkeypatch.setattr(ParticleTokens, "finite", lambda tokens: np.arange(len(tokens.counts)) > 0)
+    monkeypatch.setattr(CalibrationFit, "update", lambda _, truth, reco, *of: sizes.append((len(reco), len(of[-1]))))
+    model, path = load_model("general"), sample_dir / "multi_test_small.root"
+    with suppress(ConfigError, InputError):  # nothing is fitted
+        calibrate(
+            model, [path], [model.reconstructor.decoding], ReadOptions(on_error="skip"), device="cpu", chunk_size=8
+        )
+    assert sizes[0][0] > 0
+    assert all(n == n_flags for n, n_flags in sizes), sizes
 
 
 @pytest.mark.filterwarnings("ignore::pflow.event.events.ImplausibleWarning")
