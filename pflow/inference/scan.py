@@ -149,6 +149,10 @@ def scan(
     """
     if cluster is not None and isinstance(checkpoint, TrainedModel):
         raise ConfigError("a cluster needs the path of the checkpoint: its processes load it themselves")
+    if isinstance(vary, str) or (isinstance(vary, Mapping) and not all(np.ndim(values) for values in vary.values())):
+        raise TypeError(f"vary: expected values by parameter, such as {{'cells': [1, 2]}}; found {vary!r}")
+    if entries is not None and entries < 1:
+        raise ConfigError(f"entries: expected a number of at least 1, found {entries}")
     named = [f"{name}={','.join(map(str, vary[name]))}" for name in vary] if isinstance(vary, Mapping) else vary
     steps = parse_variations(named)
     folder = None if output is None else Path(output)

@@ -585,6 +585,8 @@ def matching(paths: Files) -> list[str]:
         if not matches:
             raise InputError("no file matches this pattern", file=path)
         files += matches
+    if not files:
+        raise InputError("no file is given: the list is empty")
     return files
 
 

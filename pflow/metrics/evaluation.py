@@ -387,8 +387,6 @@ def evaluate(
     if recos:
         raise TypeError("files of events need files of reconstructions; pflow.read_events reads events")
     files = {key: matching(source) for key, source in sources.items() if not isinstance(source, Reconstruction)}
-    if empty := next((key for key, paths in files.items() if not paths), None):
-        raise InputError(f"no files of reconstruction '{empty}' are given")
     total = Evaluation(name=name, settings=settings or truth_settings(files), oracle=oracle)
     reading = ReadOptions(**options, on_error=on_error)
     return _evaluate_files(total, files, matching(truth), collection, progress, reading, chunk_size)

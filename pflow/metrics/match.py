@@ -163,6 +163,7 @@ def check_particles(given: object, what: str, fields: Sequence[str] = ()) -> Non
     assert isinstance(given, ak.Array)  # for the type checker
     if given.ndim != 2 or not all(hasattr(given, name) for name in ("px", "py", "pz", "energy", *fields)):
         raise TypeError(f"expected {expected}; found an array of {str(given.type)[:60]}")
+    jagged.columns(given)  # refuses objects that are None
 
 
 def masses(momenta: Floats) -> Floats:

@@ -129,6 +129,20 @@ def test_chunks_change_nothing(sample, options):
         assert first == pytest.approx(second, rel=1e-4, nan_ok=True)
 
 
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"vary": {"cells": 2}}, "vary: expected values by parameter"),
+        ({"vary": "cells=2"}, "vary: expected values by parameter"),
+        ({"entries": 0}, "entries: expected a number of at least 1, found 0"),
+        ({"files": []}, "no file is given"),
+    ],
+)
+def test_what_cannot_be_scanned_is_refused_by_name(sample, changes, said):
+    with pytest.raises((TypeError, ConfigError, InputError), match=said):
+        scan(**{"files": sample, "vary": {"cells": [2]}, **changes})
+
+
 def test_finished_points_are_kept_and_those_made_otherwise_refused(sample, options, tmp_path, no_figures):
     steps, out, shown = {"cells": [2]}, tmp_path / "scan", []
     noted = {**options, "output": out, "on_progress": lambda name, *_: shown.append(name)}

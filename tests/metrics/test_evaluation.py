@@ -248,8 +248,8 @@ def test_impossible_settings_are_refused(settings):
         Evaluation(settings=EvaluationSettings(**settings))
     with pytest.raises(TypeError, match=r"expected matching, a pflow\.Matching\(\.\.\.\) or .*; found str"):
         EvaluationSettings(matching="hits")
-    with pytest.raises(InputError, match="no files of reconstruction 'PFlow' are given"):
-        pflow.evaluate([], [], collection="PFlow")
+    with pytest.raises(InputError, match="no file is given: the list is empty"):
+        pflow.evaluate([], [])
 
 
 def test_four_momenta_may_be_of_pt_and_angles(events, pandora):

@@ -82,6 +82,8 @@ def test_what_has_no_momenta_is_refused_by_name(sample_dir):
     ):
         with pytest.raises(TypeError, match=rf"expected particles \[event, particle\], such as .*; found {found}"):
             find_jets(wrong, n_jets=2)
+    with pytest.raises(ValueError, match="objects that are None: choose with"):
+        find_jets(events.reference.mask[events.reference.energy > 1], n_jets=2)
 
 
 def test_response_of_pairs_that_become_jets_without_a_banner_of_fastjet(make_table, capfd):
