@@ -321,7 +321,8 @@ def _scaled(description: Calorimeter | Detector, scale: float, *names: str) -> d
 def change_cells(events: Events, forms: Forms) -> Events:
     """Read other cells: fewer layers, coarser cells, thresholds, fewer calorimeters.
 
-    Events must not be rotated before, because their cells lie in the grid of the simulation.
+    Events must not be rotated before, because their cells lie in the grid of the simulation. InputError: hits have no
+    layer numbers, and not all layers are to be read.
     """
     hits = jagged.columns(events.hits)
     event = jagged.event_index(jagged.count(events.hits))
@@ -330,8 +331,13 @@ def change_cells(events: Events, forms: Forms) -> Events:
     n_layers = np.array([calorimeter.n_layers for calorimeter in calorimeters])
     required = np.array([calorimeter.required for calorimeter in calorimeters])
     every = forms["every"][event, kind]
+    if ((hits["layer"] < 0) & (hits["energy"] > 0) & (every > 1)).any():
+        text = "every second layer cannot be read of hits without layer numbers: set detector.fewer_layers to 0"
+        raise events.error(text, field="hits.layer")
     keep = hits["layer"] % every == 0
-    keep &= (kind != HCAL) | (hits["layer"] < np.ceil(forms["hcal"][event] * n_layers[hits["subdetector"]]))
+    # Files may count layers from 1: the whole HCAL has no last one.
+    shorter = (kind == HCAL) & (forms["hcal"][event] < 1)
+    keep &= ~shorter | (hits["layer"] < np.ceil(forms["hcal"][event] * n_layers[hits["subdetector"]]))
     keep &= ~forms["missing"][event] | required[hits["subdetector"]]
     # Calorimeters that do not describe their layers have 0 of them, and their energies stay.
     of_layers = np.maximum(n_layers[hits["subdetector"]], 1)

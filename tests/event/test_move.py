@@ -4,7 +4,7 @@ import awkward as ak
 import numpy as np
 import pytest
 
-from pflow.errors import ConfigError
+from pflow.errors import ConfigError, InputError
 from pflow.event import jagged
 from pflow.event.augment import Augmentation, Overlay, augment
 from pflow.event.events import Events, concatenate
@@ -101,6 +101,17 @@ def test_tracks_enter_at_the_moved_faces(events):
         entry = jagged.vectors(some.tracks.calo_position).T
         beyond = np.maximum(*geometry.faces_of(row).distances(*entry))
         assert np.median(np.abs(beyond)) < 1.0
+
+
+def test_layers_may_be_counted_from_1_or_be_missing(events):
+    """The HCAL as it is loses no hits; without numbers no layer is the second one."""
+    columns = jagged.columns(events.hits)
+    last = jagged.replaced(events.hits, {"layer": np.full_like(columns["layer"], 48)})
+    whole = change_cells(dataclasses.replace(events, hits=last), drawn(events))
+    assert jagged.count(whole.hits).tolist() == jagged.count(events.hits).tolist()
+    none = jagged.replaced(events.hits, {"layer": np.full_like(columns["layer"], -1)})
+    with pytest.raises(InputError, match=r"every second layer cannot be read .*: set detector\.fewer_layers to 0"):
+        change_cells(dataclasses.replace(events, hits=none), drawn(events, fewer_layers=1.0))
 
 
 def test_fewer_layers_are_every_second_with_twice_the_energy(events):
