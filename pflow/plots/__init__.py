@@ -45,6 +45,11 @@ def styled() -> Iterator[None]:
         yield
 
 
+def plain(text: str) -> str:
+    """A text of the user's, e.g. the name of a file, with escaped dollar signs, which would start a formula."""
+    return text.replace("$", r"\$")
+
+
 MARK = "made by pflow"
 """Creator in the metadata of every picture and page."""
 

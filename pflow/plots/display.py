@@ -32,7 +32,7 @@ from pflow.physics.arrays import Index
 from pflow.physics.detector import Detector
 from pflow.physics.kinematics import length_to_cylinder, propagate, tangent_basis, unit_vector
 from pflow.physics.pdg import CLASSES, class_of, name_of
-from pflow.plots import MARK, styled
+from pflow.plots import MARK, plain, styled
 
 COLOUR_BY = ("truth", "reco", "energy", "subdetector")
 """Meanings of the colour of a hit."""
@@ -370,7 +370,7 @@ def plot_event(scene: EventScene) -> Figure:
     tips: dict[str, list[Points]] = {name: [] for name in CLASSES}
 
     def explain(label: str, **style: Any) -> None:
-        legend.append(Line2D([], [], label=_plain(label), **style))
+        legend.append(Line2D([], [], label=plain(label), **style))
 
     for group in scene.groups:
         of_hits = energy[group.index]
@@ -445,7 +445,7 @@ def plot_event(scene: EventScene) -> Figure:
         figure.colorbar(across.collections[-1], ax=across, **style)
     if legend:
         figure.legend(handles=legend, loc="outside right upper", fontsize=10, frameon=False)
-    figure.suptitle(_plain(f"{scene.title}\n{scene.note}"), fontsize=12)
+    figure.suptitle(plain(f"{scene.title}\n{scene.note}"), fontsize=12)
     return figure
 
 
@@ -459,11 +459,6 @@ def _faces(detector: Detector) -> list[tuple[float, float]]:
     length = next((part.inner_z for part in hcal if part.region == "endcap"), None) or detector.hcal_inner_z or half
     depth = next((sum(of.count * of.pitch for of in part.layers) for part in hcal if part.region == "barrel"), 0.0)
     return [(inner, half), (outer, half + outer - inner), (radius, length), (radius + depth, length + depth)]
-
-
-def _plain(text: str) -> str:
-    """Text with escaped dollar signs, which would start a formula."""
-    return text.replace("$", r"\$")
 
 
 def event_page(scene: EventScene) -> str:

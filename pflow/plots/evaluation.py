@@ -22,7 +22,7 @@ from pflow.metrics.oracle import ORACLE
 from pflow.metrics.report import REFERENCE, EvaluationResult, definitions
 from pflow.metrics.stats import Axis, Floats, Number, Series, Tree, leaves
 from pflow.physics.arrays import Mask
-from pflow.plots import COLORS, MARKERS, styled
+from pflow.plots import COLORS, MARKERS, plain, styled
 
 WRONG_ENERGY = "val/wrong_energy"
 """The metric that is no loss: it has a separate panel."""
@@ -60,7 +60,7 @@ def plot_training(history: Mapping[str, Mapping[int, float]], *, text: str = "")
         panel.set_xlabel("Epoch")
         panel.xaxis.set_major_locator(MaxNLocator(integer=True))
         panel.tick_params(labelsize=11)
-    panels[0].set_title(text, loc="left")
+    panels[0].set_title(plain(text), loc="left")
     return figure
 
 
@@ -195,7 +195,7 @@ def figures(result: EvaluationResult) -> dict[str, Figure]:
     >>> drawn = figures(pflow.evaluate(pflow.reconstruct(events, "general"), events))
     >>> drawn["visible_energy"].savefig("visible_energy.png")
     """
-    titles = {name: result.titles.get(name, name) for name in result.algorithms}
+    titles = {name: plain(result.titles.get(name, name)) for name in result.algorithms}
     trees = {titles[name]: tree for name, tree in result.algorithms.items()}
     # Colours and markers go by role: further algorithms do not change them.
     further = [name for name in titles if name not in (result.name, ORACLE, REFERENCE)]
@@ -204,7 +204,7 @@ def figures(result: EvaluationResult) -> dict[str, Figure]:
     text = f"{result.n_events - result.n_bad_input} events, truth rule '{result.settings.rule}'"
     if result.n_truth_tracks:
         text += ", tracks from Monte Carlo particles"
-    text = f"{where}\n{text}" if where else text
+    text = f"{plain(where)}\n{text}" if where else text
     common: dict[str, Any] = {"text": text, "styles": {titles[name]: roles[name] for name in titles}}
     drawn = _binned_figures(trees, common)
     for name, (of, words, label, counted) in DISTRIBUTIONS.items():

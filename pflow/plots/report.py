@@ -35,7 +35,7 @@ from pflow.metrics.scan import (
     value_text,
 )
 from pflow.metrics.stats import Number, Series
-from pflow.plots import COLORS, MARK, MARKERS, styled
+from pflow.plots import COLORS, MARK, MARKERS, plain, styled
 from pflow.plots.evaluation import caption, plot_binned
 from pflow.show import html_table
 
@@ -145,7 +145,7 @@ def scan_figures(result: ScanResult) -> dict[str, Figure]:
         panel[title] = Series(**{of: np.array(result_of.pairs[name][of], float) for of in ("value", "low", "high")})
         seen |= dict.fromkeys(marks)
     if panel:
-        text = f"{result.nominal.point.sample}, {result.nominal.events} events"
+        text = f"{plain(result.nominal.point.sample)}, {result.nominal.events} events"
         figure = plot_binned(OPENING_ANGLE, {text: panel}, label="Exactly two particles found")
         _note(figure, "Bars: error of each value alone.", seen)
         drawn["two_photons_found"] = figure
@@ -170,7 +170,7 @@ def plot_scan(result: ScanResult, key: str) -> Figure:
     if key.startswith("jet_energy."):
         label = label.replace("resolution", r"$\sqrt{2}\ RMS_{90}\,/\,Mean_{90}$")
     all_axes[0].set_ylabel(label)
-    title = f"{nominal.point.sample}, {nominal.events} events"
+    title = f"{plain(nominal.point.sample)}, {nominal.events} events"
     if result.null_test:
         change = change_text(key, result.change(result.null_test, key))
         title += f"; null test{' not passed' if key in result.failed else ''}: {change}"
@@ -210,7 +210,7 @@ def _draw(axes: Axes, result: ScanResult, key: str, parameter: str, shades: dict
         for others, points in _curves(result, parameter, name).items():
             drawn = [point for point in points if key in point.algorithms[name]]
             places = [place_of[point.point.values[parameter]] for point in drawn]
-            texts = [p.point.sample if parameter == "detector" else p.point.texts[parameter] for p in drawn]
+            texts = [plain(p.point.sample) if parameter == "detector" else p.point.texts[parameter] for p in drawn]
             ticks |= dict(zip(places, texts, strict=True))
             free = COLORS[(len(ROLES) + len(shades)) % len(COLORS)]
             shade = shades.setdefault(others, free) if others else color
@@ -240,7 +240,7 @@ def _curves(result: ScanResult, parameter: str, algorithm: str) -> dict[str, lis
         if point.point.kind in ("null test", "tuned") or algorithm not in point.algorithms:
             continue
         others = {name: value for name, value in point.point.values.items() if name != parameter}
-        texts = {name: point.point.sample if name == "detector" else value_text(others[name]) for name in others}
+        texts = {name: plain(point.point.sample) if name == "detector" else value_text(others[name]) for name in others}
         changed = [f"{name}={texts[name]}" for name, value in others.items() if value != nominal[name]]
         by_others.setdefault(f", {' '.join(changed)}" if changed else "", []).append(point)
     # Where parameters vary one at a time, the points of the others would be lone markers in this panel.

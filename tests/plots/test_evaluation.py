@@ -228,6 +228,12 @@ HISTORY = {
 }
 
 
+def test_names_of_files_and_algorithms_are_no_formulas(result):
+    named = dataclasses.replace(result, sample="a_$x^{_$.root", titles={"oracle": "b_$x^{_$"})
+    for figure in (figures(named)["response"], plot_training(HISTORY, text="run_$x^{_$")):
+        assert rendered(figure, "png")
+
+
 def test_panels_of_losses_parts_and_wrong_energy():
     losses, parts, wrong = plot_training(HISTORY).axes
     styles = {tuple(line.get_ydata()): line.get_linestyle() for axes in (losses, parts) for line in axes.lines}
