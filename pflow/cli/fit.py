@@ -344,10 +344,8 @@ class TrainingCLI(LightningCLI):  # type: ignore[misc]
         if self.verb == "fit":
             callbacks.insert(0, RunFolder(self.folder, self.parser.of_verb, self.options, logs=logs))
             changed["default_root_dir"] = given["default_root_dir"] or self.folder  # of what callbacks write
-            # Lightning's ``save_last`` writes only beside a new best checkpoint; without ``save_on_train_epoch_end``
-            # this one would be written at validations alone where those are not once an epoch.
+            # Lightning's ``save_last`` writes only beside a new best checkpoint.
             last = {"dirpath": self.folder, "filename": "last", "enable_version_counter": False}
-            last["save_on_train_epoch_end"] = True
             average = [] if (decay := self.options["ema"]["decay"]) is None else [AveragedWeights(decay)]
             self.trainer_defaults["callbacks"] = [
                 *(EpochLine(), *average, StopOnSignal(self.folder / "last.ckpt")),

@@ -213,7 +213,7 @@ def count(array: Any) -> Index:
         bounds = np.asarray(layout.offsets.data, dtype=np.int64)
         return bounds[1:] - bounds[:-1]
     numbers = ak.num(array, axis=1)
-    if ak.any(ak.is_none(numbers)):
+    if isinstance(numbers, ak.Array) and numbers.layout.is_option:
         raise ValueError("events that are None: choose with events[...], not with a mask or padding")
     return np.asarray(ak.to_numpy(numbers), dtype=np.int64)
 

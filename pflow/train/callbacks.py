@@ -194,6 +194,12 @@ class RunFolder(pl.Callback):  # type: ignore[misc]
         """Note after which step it was."""
         self.validated = trainer.global_step
 
+    def on_train_end(self, trainer: pl.Trainer, pl_module: ParticleFlow) -> None:
+        """Save the last step, after which there need be no validation, and so no checkpoint."""
+        saved = [of._last_global_step_saved for of in trainer.checkpoint_callbacks if of.filename == "last"]
+        if saved and max(saved) < trainer.global_step and not trainer.fast_dev_run:
+            trainer.save_checkpoint(self.folder / "last.ckpt", weights_only=False)
+
     def on_fit_end(self, trainer: pl.Trainer, pl_module: ParticleFlow) -> None:
         """Draw the training curves; print the best model, or that the training was already complete.
 

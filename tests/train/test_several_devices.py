@@ -148,4 +148,4 @@ def test_one_device_resumes_a_training_of_two(fitted, tmp_path, monkeypatch, cap
     words += ["--trainer.limit_val_batches=1", "--trainer.devices=1", "--trainer.max_steps=-1", "--data.num_workers=0"]
     assert main(["fit", *words, "--trainer.callbacks=null"]) == 0
     assert "the rest of its epoch is reshuffled" in capsys.readouterr().err
-    assert torch.load(tmp_path / "last.ckpt", weights_only=True)["epoch"] == 2
+    assert torch.load(tmp_path / "last.ckpt", weights_only=True)["epoch"] == 3

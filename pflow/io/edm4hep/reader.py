@@ -147,7 +147,9 @@ class Edm4hepReader:
         known |= _with_hits(file, names, self.chosen.subsets)
         unknown = [c for c in list_collections(file) if not (c.subset or c.unreadable or c.name in known)]
         others = [c.name for c in unknown if c.kind == kind]
-        digitised = [c.name for c in unknown if self.sim and c.kind == "CalorimeterHit"]
+        # In an output of ours the digitised hits of NAME are NAMECaloHits.
+        ours = {f"{c.name}CaloHits" for c in list_collections(file)}
+        digitised = [c.name for c in unknown if self.sim and c.kind == "CalorimeterHit" and c.name not in ours]
         if not (others or digitised) or not head:
             return
 
