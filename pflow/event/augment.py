@@ -191,10 +191,11 @@ def augment(events: Events, options: Augmentation, generator: np.random.Generato
     events = turn(events, phi, reflected)
     if joining is not None:
         events = overlay(events, sizes)
-    if drawn is not None:
-        # After the overlay, whose tolerances in mm are for cells of the simulated sizes.
-        events = move(events, drawn)
-    return events if options.disturb is None else disturb(events, options.disturb, generator)
+    if options.disturb is not None:
+        # Before the move: noise and false tracks are those of other events, which move into other detectors.
+        events = disturb(events, options.disturb, generator)
+    # After the overlay, whose tolerances in mm are for cells of the simulated sizes.
+    return events if drawn is None else move(events, drawn)
 
 
 def random_phi(detector: Detector, n: int, generator: np.random.Generator) -> Floats:

@@ -305,7 +305,7 @@ def sum_cells(events: Events, hits: Index, first: Index) -> Events:
 
 
 def _summed_links(events: Events, cell: Index, shared: Index, n_cells: Index) -> ak.Array:
-    """Links of cells instead of hits; weights in a shared cell are proportional to the energies."""
+    """Links of cells instead of hits; weights in a shared cell are shares of its energy, of which noise has some."""
     links = Links.of(events.hit_links)
     hit = links.flat_source(jagged.count(events.hits))
     of_link, weight = cell.take(hit), links.weight.copy()
@@ -313,8 +313,10 @@ def _summed_links(events: Events, cell: Index, shared: Index, n_cells: Index) ->
     is_shared[shared] = True
     changed = np.flatnonzero(is_shared.take(of_link))
     _, group = np.unique(of_link[changed], return_inverse=True)
-    energy = weight[changed].astype(np.float64) * jagged.columns(events.hits)["energy"][hit[changed]]
-    total, equal = np.bincount(group, energy)[group], 1.0 / np.bincount(group)[group]
+    of_hits = jagged.columns(events.hits)["energy"].astype(np.float64)
+    energy, equal = weight[changed] * of_hits[hit[changed]], 1.0 / np.bincount(group)[group]
+    # With the energy of hits without links in it, such as noise.
+    total = np.maximum(np.bincount(group, energy)[group], np.bincount(cell, of_hits)[of_link[changed]])
     # Links of a cell without energy would have 0 / 0.
     weight[changed] = np.divide(energy, total, out=equal, where=total > 0)
     source = of_link - np.repeat(jagged.offsets(n_cells)[:-1], links.counts)

@@ -6,8 +6,9 @@ import pytest
 
 from pflow.errors import ConfigError, InputError
 from pflow.event import jagged
-from pflow.event.augment import Augmentation, Overlay, augment
+from pflow.event.augment import Augmentation, Disturbance, Overlay, augment
 from pflow.event.events import Events, concatenate
+from pflow.event.jagged import Links
 from pflow.event.move import HCAL, Forms, Move, Variation, change_cells, move
 from pflow.event.truth import select_targets
 from pflow.io.open import read_events
@@ -126,6 +127,27 @@ def test_fewer_layers_are_every_second_with_twice_the_energy(events):
     expected = jagged.flat(even.energy) * factor[jagged.flat(even.subdetector)]
     np.testing.assert_allclose(jagged.flat(odd.energy), expected, rtol=1e-6)
     assert move(changed, drawn(events, fewer_layers=1.0)).geometry.density[0, 0, 0, 0] == pytest.approx(0.1)
+
+
+def test_energy_without_a_particle_stays_without_one_in_coarser_cells(events):
+    """Such as noise, whose cells are summed with those of particles."""
+    links = Links.of(events.hit_links)
+    some = dataclasses.replace(events, hit_links=links.take(links.source % 5 != 0).records())
+
+    def linked(some):
+        links = Links.of(some.hit_links)
+        return np.sum(links.weight * jagged.columns(some.hits)["energy"][links.flat_source(jagged.count(some.hits))])
+
+    assert linked(change_cells(some, drawn(some, coarser=(3,)))) == pytest.approx(linked(some), rel=1e-4)
+
+
+def test_noise_and_false_tracks_of_other_events_lie_in_the_detector_of_their_own(events):
+    options = Augmentation(detector=Variation(scale=(0.5, 2.0)), disturb=Disturbance(noise_hits=600, fake_tracks=0.3))
+    moved = augment(events, options, np.random.default_rng(1))
+    assert ak.count(moved.hits.energy) > 1.1 * ak.count(events.hits.energy)
+    geometry, row = geometries(moved, "hits")
+    behind = np.maximum(*geometry.faces_of(row).distances(*jagged.vectors(moved.hits.position).T))
+    assert np.quantile(behind / np.linalg.norm(jagged.vectors(moved.hits.position), axis=1), 0.001) > -0.02
 
 
 @pytest.mark.parametrize("sample", ["events", "cld"])
