@@ -365,12 +365,18 @@ class TrainingCLI(LightningCLI):  # type: ignore[misc]
             print(text, flush=True)
         with disk_errors(self.folder):
             # A training may end with a worse model than it began with.
-            begins = self.begun.model is not None and not self.resumed and not self.trainer.fast_dev_run
+            begins, began = self.begun.model is not None and not self.resumed and not self.trainer.fast_dev_run, {}
             for start in self.trainer.validate(self.model, self.datamodule, verbose=False) if begins else ():
                 figures = [text.format(start[key]) for key, text in COLUMNS.items() if key in start]
                 if figures and self.trainer.is_global_zero:
                     print(f"start: {', '.join(figures)}", flush=True)
+                began = start
             self.trainer.fit(**options)
+            best = next(of for of in self.trainer.checkpoint_callbacks if of.monitor)
+            if self.begun.model and best.monitor in began and best.best_model_score is not None:
+                gain = (began[best.monitor] - float(best.best_model_score)) * (1 if best.mode == "min" else -1)
+                if gain <= 0 and self.trainer.is_global_zero:
+                    print(f"no better than at the start: the model it began with, {self.begun.model.path}, is as good")
 
 
 @contextmanager

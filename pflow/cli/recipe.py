@@ -154,6 +154,9 @@ def run_recipe(
     samples is missing.
     """
     recipe = recipe.variant(None)
+    for word in options:
+        if (name := word.partition("=")[0].replace("_", "-")) in ("-o", "--output", "--checkpoint"):
+            raise ConfigError(f"{name} is given by the recipe to each stage: leave it out (pflow recipe has -o)")
     files_given = {word.partition("=")[0] for word in options}.issuperset(f"--data.{split}" for split in recipe.samples)
     if recipe.samples and data_dir is None and (recipe.calibrate is not None or not files_given):
         choice = "" if recipe.calibrate else ", or give files of your own: -- --data.train FILE --data.val FILE"

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import pytorch_lightning as pl
 import torch
 import yaml
 
@@ -19,7 +20,7 @@ from pflow.errors import ConfigError, InputError, PflowError
 from pflow.io.flat import write_events
 from pflow.io.root import file_uuid
 from pflow.model.pointing.config import PointingNetworkConfig
-from pflow.train.module import ParticleFlow
+from pflow.train.module import MONITOR, ParticleFlow
 
 pytestmark = pytest.mark.usefixtures("no_figures")
 
@@ -203,6 +204,15 @@ def test_a_fit_can_begin_with_a_trained_model(run, small, tmp_path, capsys):
     assert fit.main("fit", [*data, *options, *continued]) == 0
     provenance = read_checkpoint(begun / "last.ckpt").header.provenance
     assert (provenance["step"], provenance["began_with"]["sha256"]) == (8, old.digest)
+
+
+def test_a_training_that_is_no_better_than_its_start_says_so(run, data, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(pl.Trainer, "validate", lambda *_, **__: [{MONITOR: 0.0}])
+    start = str(run / "best.ckpt")
+    words = ["--trainer.max_epochs=1", f"--output={tmp_path / 'worse'}", f"--start-from={start}"]
+    assert fit.main("fit", [*data, *words]) == 0
+    said = capsys.readouterr().out
+    assert f"no better than at the start: the model it began with, {start}, is as good" in said
 
 
 def test_a_resumed_run_did_not_begin_with_another_model(run, capsys):

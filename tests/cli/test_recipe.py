@@ -289,6 +289,13 @@ def test_the_published_system_runs_on_the_papers_own_files(sample_dir, tmp_path,
     assert metrics["n_truth"] >= metrics["n_events_read"] == 6
 
 
+def test_options_that_the_recipe_gives_itself_are_refused(pflow, run):
+    for given in ("--output=y", "--checkpoint", "-o"):
+        with pytest.raises(ConfigError, match=rf"{given.partition('=')[0]} is given by the recipe to each stage"):
+            run(load_recipe("paper").variant("v1_flags"), options=[given])
+    assert not pflow.calls
+
+
 def test_help_lists_the_variants_of_each_recipe(capsys):
     with pytest.raises(SystemExit):
         main(["recipe", "paper", "--help"])
