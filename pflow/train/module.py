@@ -554,7 +554,8 @@ def wrong_energy(reconstructor: Reconstructor, batch: Batch) -> tuple[float, flo
     """Decode a batch as a reconstruction does; wrong energy and the energy of all targets, GeV.
 
     Wrong energy = lost + fake + mismeasured energy: of targets without a particle, of particles without a target, and
-    the absolute difference of each matched pair (`pflow.metrics.match`, as in `pflow evaluate`).
+    the absolute difference of each matched pair (`pflow.metrics.match`, as in `pflow evaluate`). It does not see class
+    and charge, and directions little: smeared by 50 mrad, those of `general` have 6.0 instead of 4.5%.
     """
     target = batch.target
     assert target is not None  # checked by the training step
