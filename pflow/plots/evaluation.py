@@ -316,7 +316,7 @@ def plot_binned(
 ) -> Figure:
     """Points with 68.3% intervals against a binned quantity, by algorithm, in a panel for each title.
 
-    A point without an interval is left out.
+    A point without an interval is left out, and on a logarithmic axis one that is not above 0.
 
     `text`: title of the legend; `reference`: height of a thin line; `log`: logarithmic vertical axis; `styles`: index
     of the colour and marker of each algorithm, by default its place.
@@ -325,6 +325,10 @@ def plot_binned(
     figure = Figure(figsize=(7.0, 5.2) if n == 1 else (4.6 * n, 4.8))
     panels = np.atleast_1d(figure.subplots(1, n, sharex=True, sharey=True))
     filled = np.zeros(len(axis), dtype=np.bool_)
+    shown = [values for series in by_title.values() for values in series.values()]
+    positive = [end for values in shown for end in (*values.value, *values.low) if end > 0]
+    if log := log and bool(positive):  # from below all values: an interval that reaches 0 is seen to go on downwards
+        limits = (0.5 * min(positive), limits[1])
     for axes, (title, series) in zip(panels, by_title.items(), strict=True):
         if reference is not None:
             axes.axhline(reference, color="0.6", linewidth=1, zorder=0)
@@ -332,14 +336,14 @@ def plot_binned(
             low, high, place = axis.edges[:-1], axis.edges[1:], (k + 1) / (len(series) + 1)  # in the bin
             x = low ** (1 - place) * high**place if axis.log else low + place * (high - low)
             style = {"xerr": np.stack([x - low, high - x]), "label": name, **_style(styles, name, k)}
-            filled |= _errorbars(axes, x, values, **style)
+            filled |= _errorbars(axes, x, values, log=log, **style)
         if axis.log:
             axes.set_xscale("log")
             axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 3.0)))
             axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
             axes.xaxis.set_minor_formatter(NullFormatter())
-        if log and any(np.nanmax(values.value, initial=0) > 0 for values in series.values()):
-            axes.set_yscale("log", nonpositive="mask")
+        if log:
+            axes.set_yscale("log")
         axes.set_xlabel(f"{axis.label} [{axis.unit}]" if axis.unit else axis.label)
         axes.set_title(title, loc="left")
     # The panels share their axes, so that the bins filled in any of them are shown in all.
@@ -387,10 +391,14 @@ def plot_budget(budgets: Mapping[str, Tree], *, text: str, styles: Mapping[str, 
     return figure
 
 
-def _errorbars(axes: Axes, x: Floats, values: Series, *, xerr: Floats | None = None, **style: Any) -> Mask:
+def _errorbars(
+    axes: Axes, x: Floats, values: Series, *, xerr: Floats | None = None, log: bool = False, **style: Any
+) -> Mask:
     """Points with their intervals; bool [N], which of them are shown."""
     # Fewer than three entries have no interval, and would look exact.
     shown = np.isfinite(values.value + values.low + values.high)
+    if log:  # a marker at 0, which is not clipped, would lie infinitely far below the figure
+        shown &= values.value > 0
     if shown.any():
         # Matplotlib refuses negative lengths, which an interval beside its value would give.
         yerr = np.maximum(0, np.stack([values.value - values.low, values.high - values.value]))[:, shown]

@@ -194,6 +194,20 @@ def test_points_have_intervals_places_and_whole_markers():
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["a", "b"]
 
 
+def test_on_a_logarithmic_axis_intervals_reach_its_end_and_values_of_zero_are_left_out():
+    at_zero = Series.of([Number(0.1, -0.1, 0.2), Number(0.0, 0.0, 0.1)])
+    figure = plot_binned(AXIS, {"": {"PFlow": at_zero, "b": series(0.3, 0.8)}}, label="Angle", log=True)
+    assert rendered(figure, "png")
+    axes = figure.axes[0]
+    (_, y, _), _ = points(axes)
+    assert (axes.get_yscale(), list(y)) == ("log", [0.1])
+    bar = axes.containers[0].lines[2][-1].get_segments()[0]
+    assert axes.transAxes.inverted().transform(axes.transData.transform(bar))[0, 1] < 0
+    assert axes.get_ylim()[0] == 0.05
+    axes = plot_binned(AXIS, {"": {"PFlow": series(0.0, 0.0)}}, label="Angle", log=True).axes[0]
+    assert axes.get_yscale() == "linear"
+
+
 def test_a_distribution_shows_fractions_of_all_entries():
     histogram = {"edges": [0.0, 1.0, 2.0], "counts": [3.0, 5.0], "below": 1, "above": 1}
     figure = plot_distribution({"PFlow": (histogram, "median 1.02")}, label="Response")
