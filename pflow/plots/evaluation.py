@@ -29,8 +29,8 @@ WRONG_ENERGY = "val/wrong_energy"
 
 
 @styled()
-def plot_training(history: Mapping[str, Mapping[int, float]], *, text: str = "") -> Figure:
-    """Training (dashed) and validation (solid) loss, parts and wrong energy, from `history` [name][epoch].
+def plot_training(history: Mapping[str, Mapping[float, float]], *, text: str = "") -> Figure:
+    """Training (dashed) and validation (solid) loss, parts and wrong energy, from `history` [name][passed epochs].
 
     ValueError: no losses.
     """
@@ -57,14 +57,14 @@ def plot_training(history: Mapping[str, Mapping[int, float]], *, text: str = "")
         _curve(panels[-1], percent, COLORS[0], "-", None)
         panels[-1].set(ylabel="Wrong energy [%]", ylim=(0, 1.15 * panels[-1].get_ylim()[1]))
     for panel in panels:
-        panel.set_xlabel("Epoch")
+        panel.set(xlabel="Epoch", xlim=(0, None))  # from 0, so that one epoch has ticks too
         panel.xaxis.set_major_locator(MaxNLocator(integer=True))
         panel.tick_params(labelsize=11)
     panels[0].set_title(plain(text), loc="left")
     return figure
 
 
-def _curve(axes: Axes, values: Mapping[int, float], color: str, style: str, label: str | None) -> None:
+def _curve(axes: Axes, values: Mapping[float, float], color: str, style: str, label: str | None) -> None:
     epochs = sorted(values)
     marker = "o" if len(epochs) < 30 else ""
     axes.plot(epochs, [values[epoch] for epoch in epochs], style, marker=marker, color=color, label=label)

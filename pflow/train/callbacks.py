@@ -124,21 +124,29 @@ class NoLogger(DummyLogger):  # type: ignore[misc]
         return self._folder
 
 
-def read_history(folder: str | Path) -> Mapping[str, dict[int, float]]:
-    """What a run logged, by name and epoch (from 1), of all CSV logs in its folder; of two the later counts."""
-    history: dict[str, dict[int, float]] = {}
+def read_history(folder: str | Path) -> Mapping[str, dict[float, float]]:
+    """What a run logged, by name and passed epochs, e.g. 2.5, of all CSV logs in its folder.
+
+    The log of a resume replaces what earlier ones have from its first step on.
+    """
+    rows: list[dict[str, str]] = []
     # As texts version_10 comes before version_2, and the older log would count.
     logs = sorted(Path(folder).glob("logs/version_*/metrics.csv"), key=lambda path: int(path.parent.name.split("_")[1]))
     for log in logs:
         lines = log.read_text("utf-8").splitlines(keepends=True)
         # A process that was killed may leave half a line at the end.
-        for row in csv.DictReader(line for line in lines if line.endswith("\n")):
-            if not row.get("epoch"):
-                continue
-            epoch = int(row["epoch"]) + 1
+        later = list(csv.DictReader(line for line in lines if line.endswith("\n")))
+        rows = [row for row in rows if not later or int(row["step"]) < int(later[0]["step"])] + later
+    ends = {int(row["epoch"]): int(row["step"]) + 1 for row in rows if row.get("epoch")}
+    history: dict[str, dict[float, float]] = {}
+    for row in rows:
+        if row.get("epoch"):
+            epoch = int(row["epoch"])
+            begin = ends.get(epoch - 1, int(rows[0]["step"]))
+            passed = epoch + (int(row["step"]) + 1 - begin) / (ends[epoch] - begin)
             for name, value in row.items():
                 if "/" in name and not name.startswith("lr") and value:
-                    history.setdefault(name, {})[epoch] = float(value)
+                    history.setdefault(name, {})[passed] = float(value)
     return history
 
 

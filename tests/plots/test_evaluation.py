@@ -253,6 +253,7 @@ def test_panels_of_losses_parts_and_wrong_energy():
     styles = {tuple(line.get_ydata()): line.get_linestyle() for axes in (losses, parts) for line in axes.lines}
     assert (styles[(2.0, 1.0)], styles[(1.5, 0.9)], styles[(0.5, 0.4)]) == ("--", "-", "-")
     assert (list(wrong.lines[0].get_ydata()), wrong.get_ylabel()[-3:]) == ([30.0, 20.0], "[%]")
-    assert len(plot_training({"train/loss": {1: 1.0}}).axes) == 1
+    (axes,) = plot_training({"train/loss": {0.5: 2.0, 1.0: 1.0}}).axes
+    assert axes.get_xlim()[0] == 0
     with pytest.raises(ValueError, match="no losses"):
         plot_training({})

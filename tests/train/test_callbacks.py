@@ -244,14 +244,18 @@ def test_both_logs_go_to_the_next_free_version(tmp_path):
 
 
 def test_the_history_is_by_name_and_epoch_and_later_logs_count(tmp_path, tmp_path_factory):
-    """The second log repeats epoch 2, and ends in half a line that a killed process left."""
+    """The first log is left at the middle of epoch 2; the second ends in half a line that a killed process left."""
     logs = {
-        2: "epoch,lr-AdamW,step,train/loss,val/loss\n,0.1,0,,\n0,,9,,3.0\n0,,9,4.0,\n1,,19,,2.0\n",
+        1: "lr-AdamW,step\n0.1,0\n",
+        2: "epoch,lr-AdamW,step,train/loss,val/loss\n,0.1,0,,\n0,,9,,3.0\n0,,9,4.0,\n1,,14,,2.0\n3,,39,0.1,0.1\n",
         10: "epoch,lr-AdamW,step,train/loss,val/loss\n1,,19,2.5,1.5\n2,,29,2.0,1.0\n3,,39,1.5,0.",
     }
     for version, text in logs.items():
         folder = tmp_path / "logs" / f"version_{version}"
         folder.mkdir(parents=True)
         (folder / "metrics.csv").write_text(text)
-    assert read_history(tmp_path) == {"train/loss": {1: 4.0, 2: 2.5, 3: 2.0}, "val/loss": {1: 3.0, 2: 1.5, 3: 1.0}}
+    assert read_history(tmp_path) == {
+        "train/loss": {1: 4.0, 2: 2.5, 3: 2.0},
+        "val/loss": {1: 3.0, 1.5: 2.0, 2: 1.5, 3: 1.0},
+    }
     assert not read_history(tmp_path_factory.mktemp("empty"))
