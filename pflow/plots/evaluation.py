@@ -42,11 +42,11 @@ def plot_training(history: Mapping[str, Mapping[float, float]], *, text: str = "
     figure = Figure(figsize=(4.6 * n_panels + 1.5 * bool(parts), 4.2), layout="constrained")
     panels = list(np.atleast_1d(figure.subplots(1, n_panels)))
     for split, style, label in (("val", "-", "validation"), ("train", "--", "training")):
-        _curve(panels[0], history.get(f"{split}/loss", {}), COLORS[0], style, label)
+        _curve(panels[0], history.get(f"{split}/loss", {}), 0, style, label)
         for k, part in enumerate(parts):
             # Named once: the training's dashed curve has the colour of the validation's.
             named = part.replace("_", " ") if split == "val" else None
-            _curve(panels[1], history.get(f"{split}/{part}", {}), COLORS[k % len(COLORS)], style, named)
+            _curve(panels[1], history.get(f"{split}/{part}", {}), k, style, named)
     panels[0].set_ylabel("Loss")
     panels[0].legend()
     if parts:
@@ -54,7 +54,7 @@ def plot_training(history: Mapping[str, Mapping[float, float]], *, text: str = "
         panels[1].legend(loc="center left", bbox_to_anchor=(1.0, 0.5), fontsize=9)
     if WRONG_ENERGY in history:
         percent = {epoch: 100.0 * value for epoch, value in history[WRONG_ENERGY].items()}
-        _curve(panels[-1], percent, COLORS[0], "-", None)
+        _curve(panels[-1], percent, 0, "-", None)
         panels[-1].set(ylabel="Wrong energy [%]", ylim=(0, 1.15 * panels[-1].get_ylim()[1]))
     for panel in panels:
         panel.set(xlabel="Epoch", xlim=(0, None))  # from 0, so that one epoch has ticks too
@@ -64,10 +64,12 @@ def plot_training(history: Mapping[str, Mapping[float, float]], *, text: str = "
     return figure
 
 
-def _curve(axes: Axes, values: Mapping[float, float], color: str, style: str, label: str | None) -> None:
+def _curve(axes: Axes, values: Mapping[float, float], index: int, style: str, label: str | None) -> None:
     epochs = sorted(values)
-    marker = "o" if len(epochs) < 30 else ""
-    axes.plot(epochs, [values[epoch] for epoch in epochs], style, marker=marker, color=color, label=label)
+    color, marker = COLORS[index % len(COLORS)], MARKERS[index // len(COLORS)]
+    apart = 1 + len(epochs) // 30  # markers of many points would hide the line
+    heights = [values[epoch] for epoch in epochs]
+    axes.plot(epochs, heights, style, color=color, marker=marker, markevery=apart, label=label)
 
 
 BINNED: tuple[tuple[str, str, dict[str, Any]], ...] = (

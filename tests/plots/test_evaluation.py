@@ -255,5 +255,8 @@ def test_panels_of_losses_parts_and_wrong_energy():
     assert (list(wrong.lines[0].get_ydata()), wrong.get_ylabel()[-3:]) == ([30.0, 20.0], "[%]")
     (axes,) = plot_training({"train/loss": {0.5: 2.0, 1.0: 1.0}}).axes
     assert axes.get_xlim()[0] == 0
+    many = {f"val/part_{k}": dict.fromkeys(range(40), 1.0) for k in range(17)}
+    lines = plot_training(many).axes[1].lines
+    assert len({(line.get_color(), line.get_marker()) for line in lines}) == 17
     with pytest.raises(ValueError, match="no losses"):
         plot_training({})
