@@ -155,7 +155,10 @@ STEPS = {
 
 DEFINED = {
     "angle": ("angle.median_deg",),
-    "confusion": ("pdg.class_accuracy",),
+    "confusion": (
+        "matched pairs, true particles without a match (missed) and reconstructed ones without one (fake); "
+        "fractions are of a row, all true particles of a class or all fakes",
+    ),
     "confusion_budget": ("confusion_budget.resolution.*", "confusion_budget.gain.*"),
     "count_difference": ("count.exact_fraction",),
     "efficiency": ("class.*.efficiency",),
@@ -175,7 +178,7 @@ DEFINED = {
     "two_photons_found": ("count.two_photons_found.efficiency",),
     "visible": ("event.*.response_median", "event.*.resolution_68"),
 }
-"""What a figure shows, keys of `DEFINITIONS`, by the beginning of its name; the longest beginning holds."""
+"""What a figure shows, keys of `DEFINITIONS` or a text, by the beginning of its name; the longest holds."""
 
 
 def caption(name: str, matching: Matching | HitMatching) -> str:
@@ -185,9 +188,11 @@ def caption(name: str, matching: Matching | HitMatching) -> str:
     '68% quantile of the angle vs energy by class: 68% quantile of the angle between the directions of matched pairs'
     """
     metric, versus, axis = name.partition("_vs_")
+    axis = axis.replace("distance", "angle to the next charged particle of the same list")
     words = (WORDS.get(metric, metric) + versus + axis).replace("_", " ")
     keys = DEFINED.get(max(filter(name.startswith, DEFINED), key=len, default=""), ())
-    return ": ".join([words, *filter(None, ["; ".join(map(definitions(matching).__getitem__, keys))])])
+    known = definitions(matching)
+    return ": ".join([words, *filter(None, ["; ".join(known.get(key, key) for key in keys)])])
 
 
 def figures(result: EvaluationResult) -> dict[str, Figure]:
@@ -254,7 +259,9 @@ def _binned_figures(trees: Mapping[str, Tree], common: dict[str, Any]) -> dict[s
 
     alone = common["text"]
     for axis, (metric, label, options) in itertools.product(AXES, BINNED):
-        of_axis = axis.label.replace("True", "Reconstructed") if metric == "fake_rate" else axis.label
+        of_axis = axis.label
+        if metric == "fake_rate":
+            of_axis = of_axis.replace("True", "Reconstructed").replace("next", "next reconstructed")
         binned, labelled = f"{metric}_vs_{axis.name}", dataclasses.replace(axis, label=of_axis)
         if axis is not DISTANCE or metric in BY_CLASS[DISTANCE]:
             add(binned, labelled, {alone: f"binned.{axis.name}.all.{metric}"}, label, **options)

@@ -10,10 +10,12 @@ from pflow.metrics.evaluation import AlgorithmMetrics, Evaluation
 from pflow.metrics.event import RECO_MODES, TRUE_MODES
 from pflow.metrics.jets import ABS_COS_THETA
 from pflow.metrics.match import Matching
+from pflow.metrics.report import definitions
 from pflow.metrics.stats import Axis, Bootstrap, Distribution, Number, Series
 from pflow.plots import rendered
 from pflow.plots.evaluation import (
     BINNED,
+    DEFINED,
     caption,
     figures,
     plot_binned,
@@ -98,6 +100,14 @@ def test_definitions_and_sources_stand_beside_each_figure(drawn):
     assert {name for name in drawn if ": " not in caption(name, rule)} == set()
     for of in ("resolution", "scale"):
         assert "UdsAnalysis; M. Thomson, NIM A 611" in caption(f"jet_energy_{of}_vs_abs_cos_theta", rule)
+    known = definitions(rule)
+    assert [key for keys in DEFINED.values() for key in keys if " " not in key and key not in known] == []
+    assert "true particles without a match (missed)" in caption("confusion_reference", rule)
+    assert "vs angle to the next charged particle of the same list by class: " in caption(
+        "fake_rate_vs_distance_by_class", rule
+    )
+    label = drawn["fake_rate_vs_distance"].axes[0].get_xlabel()
+    assert label == "Angle to the next reconstructed charged particle [mrad]"
     assert "ILDConfig's PerfectPhoton" in caption("confusion_budget", rule)
     assert "cost <= 0.5" in caption("efficiency_vs_energy_by_class", rule)
     assert "cost <= 0.2" in caption("efficiency_vs_energy_by_class", Matching(cut=0.2))
