@@ -249,27 +249,30 @@ def _binned_figures(trees: Mapping[str, Tree], common: dict[str, Any]) -> dict[s
     """Metrics in bins of a true or reconstructed quantity, and of the jets against sqrt(s)."""
     drawn: dict[str, Figure] = {}
     flat = {title: dict(leaves(tree)) for title, tree in trees.items()}
+    alone = common["text"]
 
-    def add(name: str, axis: Axis, keys: Mapping[str, str], label: str, **options: Any) -> None:
+    def add(name: str, axis: Axis, keys: Mapping[str, str], label: str, text: str = alone, **options: Any) -> None:
         """A figure with a panel for each title of `keys`; the only panel has the text as its title."""
         panels = {panel: {of: tree[key] for of, tree in flat.items() if key in tree} for panel, key in keys.items()}
         if any(np.isfinite(s.value + s.low + s.high).any() for series in panels.values() for s in series.values()):
-            text = "" if common["text"] in panels else common["text"]
+            text = "" if text in panels else text
             drawn[name] = plot_binned(axis, panels, label=label, **{**common, "text": text}, **options)
 
-    alone = common["text"]
     for axis, (metric, label, options) in itertools.product(AXES, BINNED):
-        of_axis = axis.label
+        of_axis, counted, text = axis.label, "n_truth", alone
         if metric == "fake_rate":
-            of_axis = of_axis.replace("True", "Reconstructed").replace("next", "next reconstructed")
+            counted, of_axis = "n_reco", of_axis.replace("True", "Reconstructed").replace("next", "next reconstructed")
+        outside = [tree[counted] - sum(tree["binned"][axis.name]["all"][counted]) for tree in trees.values()]
+        if axis is ENERGY and any(outside):
+            text += f"\nup to {max(outside)} particles outside of {axis.edges[0]:g} to {axis.edges[-1]:g} {axis.unit}"
         binned, labelled = f"{metric}_vs_{axis.name}", dataclasses.replace(axis, label=of_axis)
         if axis is not DISTANCE or metric in BY_CLASS[DISTANCE]:
-            add(binned, labelled, {alone: f"binned.{axis.name}.all.{metric}"}, label, **options)
+            add(binned, labelled, {text: f"binned.{axis.name}.all.{metric}"}, label, text, **options)
         if metric in BY_CLASS[axis]:
             # Tracks measure a hundred times better than showers of hadrons.
             options = {"log": True} if metric == "resolution_68" else options
             keys = {f"{of.replace('_', ' ')}s": f"binned.{axis.name}.{of}.{metric}" for of in CLASSES}
-            add(f"{binned}_by_class", labelled, keys, label, **options)
+            add(f"{binned}_by_class", labelled, keys, label, text, **options)
     label = "Exactly two particles found"
     add("two_photons_found", OPENING_ANGLE, {alone: "count.two_photons_found.efficiency"}, label, reference=1.0)
     pairs, label = "photon_pairs.binned.", "Median of reconstructed / true"

@@ -95,6 +95,19 @@ def test_sample_detector_and_energy_stand_on_each_figure(drawn):
         assert "some.root, of_mine, 91 GeV\n25 events, truth rule 'stable'" in texts_of(figure), name
 
 
+def test_particles_outside_of_the_energies_axis_are_counted(result, drawn, monkeypatch):
+    monkeypatch.setattr(
+        "pflow.plots.evaluation.BINNED", [row for row in BINNED if row[0] in ("efficiency", "fake_rate")]
+    )
+    more = {name: {**tree, "n_truth": tree["n_truth"] + 26} for name, tree in result.algorithms.items()}
+    counted = figures(dataclasses.replace(result, algorithms=more))
+    noted = {
+        name for name, figure in counted.items() if "up to 26 particles outside of 0.1 to 250 GeV" in texts_of(figure)
+    }
+    assert noted == {"efficiency_vs_energy", "efficiency_vs_energy_by_class"}
+    assert "outside" not in "".join(map(texts_of, drawn.values()))
+
+
 def test_definitions_and_sources_stand_beside_each_figure(drawn):
     rule = Matching()
     assert {name for name in drawn if ": " not in caption(name, rule)} == set()
