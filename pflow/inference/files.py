@@ -407,8 +407,6 @@ def plan(
     inputs: Sequence[str], output: str | Path | None, output_dir: str | Path | None, *, edm4hep: bool
 ) -> list[Output]:
     """The output of all inputs, or one for each with its name in a folder, which is made; no input is opened."""
-    if not inputs:
-        raise ConfigError("no input files are given")
     if (output_dir is None) == (output is None):
         raise ConfigError("name one place for the output: a file (output), or a folder (output_dir)")
     if output is not None:

@@ -411,8 +411,6 @@ class ReadOptions:
                     raise InputError(text, file=name)
                 chunks.append(events)
                 before += file.num_entries
-        if not chunks:
-            raise ConfigError("no files to read events from")
         return chunks[0] if len(chunks) == 1 else concatenate(chunks)
 
     def iterate(self, paths: Files, chunk_size: int, *, truth: bool = True) -> Iterator[Events]:
@@ -586,7 +584,7 @@ def matching(paths: Files) -> list[str]:
             raise InputError("no file matches this pattern", file=path)
         files += matches
     if not files:
-        raise InputError("no file is given: the list is empty")
+        raise ConfigError("no files are given: the list is empty")
     return files
 
 

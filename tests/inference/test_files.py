@@ -120,7 +120,7 @@ def test_an_edm4hep_file_has_its_inputs_collections_and_links(model, cld_rntuple
         ({"mc_links": True, "format": "rntuple"}, "mc_links is for the output format edm4hep, not rntuple"),
         ({"format": "hdf5"}, "output format"),
         ({"chunk_size": 0}, "chunk_size"),
-        ({"inputs": []}, "no input files"),
+        ({"inputs": []}, "no files are given"),
         ({"inputs": 2 * ["a.root"], "format": "edm4hep"}, r"collections of one input, found 2 inputs: .*--output-dir"),
     ],
 )

@@ -135,7 +135,7 @@ def test_chunks_change_nothing(sample, options):
         ({"vary": {"cells": 2}}, "vary: expected values by parameter"),
         ({"vary": "cells=2"}, "vary: expected values by parameter"),
         ({"entries": 0}, "entries: expected a number of at least 1, found 0"),
-        ({"files": []}, "no file is given"),
+        ({"files": []}, "no files are given"),
     ],
 )
 def test_what_cannot_be_scanned_is_refused_by_name(sample, changes, said):

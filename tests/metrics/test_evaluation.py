@@ -248,7 +248,7 @@ def test_impossible_settings_are_refused(settings):
         Evaluation(settings=EvaluationSettings(**settings))
     with pytest.raises(TypeError, match=r"expected matching, a pflow\.Matching\(\.\.\.\) or .*; found str"):
         EvaluationSettings(matching="hits")
-    with pytest.raises(InputError, match="no file is given: the list is empty"):
+    with pytest.raises(ConfigError, match="no files are given: the list is empty"):
         pflow.evaluate([], [])
 
 
