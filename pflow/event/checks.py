@@ -41,10 +41,8 @@ BLOCK = {"trails": 20, "stubs": 20, "linked": 20, "events": 5}  # and their smal
 SECTORS = 16  # parts of azimuth: an octant that has no hits holds one of them as a whole
 MIN_BESIDE, MIN_EVENTS_BESIDE = 20, 8  # hits and events of the next layer, from which on a layer without any is dead,
 MANY_BESIDE = 100  # or its hits in fewer events
-MIN_LARGE, MIN_MIXED = (
-    20.0,
-    4,
-)  # GeV of hits or tracks, and tracks, from which on an event has its own truth and reference
+MIN_LARGE = 20.0  # GeV of hits or tracks of an event that is compared by itself with its truth and reference,
+MIN_MIXED = 4  # and fewest tracks of one
 REFERENCE_OVER = (0.5, 2.0)  # plausible energy of an event's reference over its hits' or tracks'; found: 0.77 to 1.52
 MIN_OTHERS, CHANCE = 10, 1e-3  # fewest events beside a run that lacks hits, and its largest probability to be said
 MIN_ENTERING = 4  # fewest tracks into the barrel or the endcaps of an ECAL, of which one surely leaves hits
@@ -370,8 +368,8 @@ def compare(scales: Scales, sample: SampleScales | None = None) -> list[Check]:
     if (detector := scales.detector) is None:
         return []
     checks = [*_quantities(scales, detector, sample), *_each_event(scales, detector), *_calorimeters(scales, detector)]
-    checks += [*_dead_parts(scales, detector)]
-    checks += [*_too_few(scales, detector), *_reconstructed(scales, detector), *_changes(scales, detector)]
+    checks += [*_dead_parts(scales, detector), *_too_few(scales, detector)]
+    checks += [*_reconstructed(scales, detector), *_changes(scales, detector)]
     checks += [] if sample is None else _sample(scales, detector, sample)
     said: dict[str, dict[bool, dict[str, None]]] = {}  # texts by name and result, without repetition
     for name, good, text in checks:
@@ -479,9 +477,7 @@ def _each_event(scales: Scales, detector: Detector) -> Iterator[Check]:
             text = f"{_entries(scales, table, without)}: no {name}, and most other events have at least"
             yield Check("empty events", not without.any(), f"{text} {least[name]:.0f}")
     if trails := scales.table("trails"):
-        place = np.stack([trails["file"], trails["entry"], trails["endcap"]])
-        _, group, n = np.unique(place, axis=1, return_inverse=True, return_counts=True)
-        group = group.reshape(-1)
+        group, n = _groups(trails["file"], trails["entry"], trails["endcap"])
         empty = ((n >= MIN_ENTERING) & (np.bincount(group, trails["trail"]) == 0))[group]
         for region, inside in (("barrel", trails["endcap"] == 0), ("endcaps", trails["endcap"] > 0)):
             if 2 * np.count_nonzero(empty & inside) < np.count_nonzero(inside):  # else all events lack them
@@ -509,10 +505,9 @@ def _each_event(scales: Scales, detector: Detector) -> Iterator[Check]:
     momentum = table.get("momentum", np.zeros(1)).sum()
     if momentum > HARD and not table["n_hits"].any():
         yield Check("empty events", False, f"no event has hits, and their tracks have {momentum:.4g} GeV")
-    starts = np.stack([table[name] for name in ("start", "place")], axis=1)
-    known = np.flatnonzero(np.isfinite(starts[:, 0]))
-    _, number, n = np.unique(starts[known], axis=0, return_inverse=True, return_counts=True)
-    again = np.isin(np.arange(len(starts)), known[n[number.reshape(-1)] > 1])
+    known = np.flatnonzero(np.isfinite(table["start"]))
+    number, n = _groups(table["start"][known], table["place"][known])
+    again = np.isin(np.arange(len(table["start"])), known[n[number] > 1])
     text = f"{_entries(scales, table, again)}: {np.count_nonzero(again)} events begin with the hits of another one:"
     text += " they are there twice, or lists of hits were not emptied between events"
     yield Check("events twice", not again.any(), text)
@@ -538,15 +533,19 @@ def _mixed_events(scales: Scales) -> Iterator[Check]:
         odd["most charged particles of the reference have no track"] = table, (n >= MIN_MIXED) & (2 * without > n)
     if "right" in tracks:
         known = {name: values[np.isfinite(tracks["right"])] for name, values in tracks.items()}
-        _, event, n = np.unique(
-            np.stack([known["file"], known["entry"]]), axis=1, return_inverse=True, return_counts=True
-        )
-        right = np.bincount(event.reshape(-1), known["right"], len(n))
-        odd["most tracks are unlike their particles"] = known, ((n >= MIN_MIXED) & (2 * right < n))[event.reshape(-1)]
+        event, n = _groups(known["file"], known["entry"])
+        right = np.bincount(event, known["right"], len(n))
+        odd["most tracks are unlike their particles"] = known, ((n >= MIN_MIXED) & (2 * right < n))[event]
     for text, (of, chosen) in odd.items():
         if 2 * np.count_nonzero(chosen) < len(chosen):  # else all are so, which other checks say
             text = f"{_entries(scales, of, chosen)}: {text}: lost, or of other events"
             yield Check("mixed events", not chosen.any(), text)
+
+
+def _groups(*columns: npt.NDArray[Any]) -> tuple[Index, Index]:
+    """Number of the group of each row, of rows that are equal in all columns, and the sizes of the groups."""
+    _, group, n = np.unique(np.stack(columns), axis=1, return_inverse=True, return_counts=True)
+    return group.reshape(-1), n  # NumPy 2.0 gives the groups another shape
 
 
 def _run_without(table: Table, column: str) -> Mask:

@@ -449,10 +449,10 @@ def _of_cells(events: Events) -> dict[str, npt.NDArray[Any]]:
     looked_at = (code >> 32) % ONE_IN == 0
     chosen = np.flatnonzero(looked_at & (hits["energy"] > 0) & (kind_index(detector)[number] <= HCAL))
     event, n_events = jagged.event_index(jagged.count(events.hits)), np.count_nonzero(jagged.count(events.hits))
-    layered = np.array([part.n_layers >= N_LAYERS for part in detector.calorimeters])
-    beyond = np.flatnonzero((hits["energy"] > LARGEST) & layered[number])
-    absurd = np.bincount(event[beyond], hits["energy"][beyond], len(events))
     hot = np.flatnonzero(hits["energy"] > HOT)
+    layered = np.array([part.n_layers >= N_LAYERS for part in detector.calorimeters])
+    beyond = hot[(hits["energy"][hot] > LARGEST) & layered[number[hot]]]
+    absurd = np.bincount(event[beyond], hits["energy"][beyond], len(events))
     _, cell = np.unique(code[hot], return_inverse=True)
     fires = np.unique(cell * len(events) + event[hot]) // len(events)  # of each cell and event once
     hot = hot[2 * np.bincount(fires)[cell] > n_events]

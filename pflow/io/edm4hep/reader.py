@@ -145,10 +145,11 @@ class Edm4hepReader:
         kind = "SimCalorimeterHit" if self.sim else "CalorimeterHit"
         known = {name for part in self.detector.calorimeters for name in (*part.collections, *part.sim_collections)}
         known |= _with_hits(file, names, self.chosen.subsets)
-        unknown = [c for c in list_collections(file) if not (c.subset or c.unreadable or c.name in known)]
+        listed = list_collections(file)
+        unknown = [c for c in listed if not (c.subset or c.unreadable or c.name in known)]
         others = [c.name for c in unknown if c.kind == kind]
         # In an output of ours the digitised hits of NAME are NAMECaloHits.
-        ours = {f"{c.name}CaloHits" for c in list_collections(file)}
+        ours = {f"{c.name}CaloHits" for c in listed}
         digitised = [c.name for c in unknown if self.sim and c.kind == "CalorimeterHit" and c.name not in ours]
         if not (others or digitised) or not head:
             return
