@@ -18,7 +18,7 @@ from torch import Tensor
 
 from pflow.checkpoint import TrainedModel, load_model
 from pflow.data.dataset import Padder, collate, cut
-from pflow.errors import ConfigError, InputError, check_choice, check_type, first_line, warn
+from pflow.errors import ConfigError, InputError, check_choice, check_options, check_type, first_line, warn
 from pflow.event import jagged
 from pflow.event.checks import compare, problems, warn_of
 from pflow.event.events import (
@@ -85,8 +85,7 @@ class Engine:
             network.to(self.device)
         default, self.max_tokens = batch_limits(self.device)
         self.batch_size = default if batch_size is None else batch_size
-        if self.batch_size < 1:
-            raise ConfigError(f"batch_size must be at least 1, found {batch_size}")
+        check_options(self, "reconstruct", "a whole number of at least 1", lambda n: n >= 1 and not n % 1, "batch_size")
         self._decoding = model.reconstructor.decoding if decoding is None else decoding
         try:
             if max_particles is not None:
@@ -371,7 +370,7 @@ def usable_events(events: Events, max_hits: int, on_error: str, *, valid: bool =
     violations = [] if valid else reversed(events.without_truth().violations())
     errors = {violation.index: events.error_of(violation) for violation in violations}
     n_hits = jagged.count(events.hits)
-    for index in np.flatnonzero(n_hits > max_hits).tolist():
+    for index in np.flatnonzero(~(n_hits <= max_hits)).tolist():
         text = f"{n_hits[index]} hits, expected at most {max_hits} (max_hits); time and memory grow with their square"
         errors[index] = events.error(text, index=index, field="hits")
     give_up([errors[index] for index in sorted(errors)], len(events), on_error)

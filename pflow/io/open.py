@@ -411,6 +411,8 @@ class ReadOptions:
                     raise InputError(text, file=name)
                 chunks.append(events)
                 before += file.num_entries
+        if 0 < before <= start:
+            warn(f"no events are read: entry_start is {start}, and there are {before} entries, counted from 0")
         return chunks[0] if len(chunks) == 1 else concatenate(chunks)
 
     def iterate(self, paths: Files, chunk_size: int, *, truth: bool = True) -> Iterator[Events]:

@@ -313,6 +313,8 @@ def read_reco(
     check_range(entry_start, entry_stop)
     with _opened(path, name, links) as (tree, read):
         stop = tree.num_entries if entry_stop is None else min(entry_stop, tree.num_entries)
+        if 0 < tree.num_entries <= entry_start:
+            warn(f"no events are read: entry_start is {entry_start}, and there are {tree.num_entries} entries")
         return read(min(entry_start, stop), stop)
 
 

@@ -66,7 +66,8 @@ def test_files_are_read_as_the_detector_of_the_model(model, sample_dir, same_rec
             reconstruct(wrong, model)
     for options, message in (
         ({"on_error": "ignore"}, "no on_error 'ignore': expected one of raise, skip"),
-        ({"decoding": None, "batch_size": 0}, "batch_size must be at least 1, found 0"),
+        ({"decoding": None, "batch_size": 0}, "batch_size must be a whole number of at least 1, found 0"),
+        ({"batch_size": "8"}, "batch_size must be a whole number of at least 1, found '8'"),
     ):
         with pytest.raises(ConfigError, match=message):
             reconstruct(events, model, **options)

@@ -169,6 +169,8 @@ class TestBothFormats:
         for wrong in ({"entry_start": -2}, {"entry_stop": -1}, {"entry_stop": 2.7}):
             with pytest.raises(ConfigError, match="entries are counted from 0 in whole numbers, found"):
                 read_reco(path, **wrong)
+        with pytest.warns(UserWarning, match="no events are read: entry_start is 5, and there are 5 entries"):
+            assert len(read_reco(path, entry_start=5)) == 0
         chunks = list(iterate_reco(path, chunk_size=2))
         assert [len(chunk) for chunk in chunks] == [2, 2, 1]
         assert all(same_reco(chunk, written[2 * i : 2 * i + 2]) for i, chunk in enumerate(chunks))

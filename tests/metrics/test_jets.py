@@ -66,7 +66,17 @@ def test_jets_are_the_sums_of_their_constituents(sample_dir, options):
 
 
 @pytest.mark.parametrize(
-    "options", [{}, {"n_jets": 2, "radius": 0.4}, {"n_jets": 0}, {"n_jets": 2.5}, {"radius": 0.0}, {"radius": 4.0}]
+    "options",
+    [
+        {},
+        {"n_jets": 2, "radius": 0.4},
+        {"n_jets": 0},
+        {"n_jets": 2.5},
+        {"n_jets": True},
+        {"n_jets": 2.0},
+        {"radius": 0.0},
+        {"radius": 4.0},
+    ],
 )
 def test_impossible_options_are_refused(make_table, options):
     with pytest.raises(ConfigError, match="n_jets"):
