@@ -126,7 +126,10 @@ def _facts(content: FileContent, models: Mapping[str, str]) -> Iterator[tuple[st
         none = "none comes with pflow for this detector and content; pflow fit --start-from makes one"
         unsuited = (f"not {name}: {reason}" for name, reason in models.items() if reason)
         yield from listed("models", [suited or none, *unsuited])
-        yield "truth", "particles and links from hits to them" if content.has_truth else "none"
+        yield (
+            "truth",
+            "particles and links from hits to them" if content.has_truth else "not both particles and links to them",
+        )
         if content.truth_tracks:
             yield "tracks", "made from Monte Carlo particles"
         yield "absent", ", ".join(content.absent) or "nothing that the detector names"

@@ -507,7 +507,9 @@ def _calorimeter(group: Group, file: PodioFile, answers: Answers, slope: float) 
     for field, face in faces.items():
         note(field, how, text, round(face, 1))
     if cells.shape is not None:
-        note("sides", "measured", "0: a cylinder" if not cells.shape.sides else "by the layers", cells.shape.sides)
+        as_good = cells.shape.as_good
+        text = "by the layers" if len(as_good) == 1 else f"{' or '.join(map(str, as_good))} fit the layers equally well"
+        note("sides", "measured" if len(as_good) == 1 else "guessed", f"{text}; 0: a cylinder", cells.shape.sides)
         note("phase", "measured", "rad, azimuth of the normal of a side", round(cells.shape.phase, 4))
     size = ("measured", "mm") if cells.size else ("fill in", "mm; too few cells are hit (--entries)")
     note("cell_size", *size, cells.size or None)

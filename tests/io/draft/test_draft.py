@@ -46,6 +46,16 @@ def test_hits_on_no_layers_leave_the_symmetry_open(made_up, write_made_up):
     assert draft.notes["ecal_inner_radius"].how == "guessed"
 
 
+def test_hits_on_few_sides_leave_the_number_of_sides_open(made_up, write_made_up):
+    content = made_up(sides=4)  # the sides of an octagon at azimuths of 0, 90, 180 and 270 degrees, not at its corners
+    for axis, other in ("xy", "yx"):
+        towards = np.abs(content[f"ECALBarrel.position.{axis}"]) > np.abs(content[f"ECALBarrel.position.{other}"])
+        content[f"ECALBarrel.position.{other}"] = np.where(towards, 0.2, 1.0) * content[f"ECALBarrel.position.{other}"]
+    draft = draft_detector(write_made_up(content))
+    note = draft.notes["calorimeters.ecal_barrel.sides"]
+    assert note == Note("guessed", "4 or 8 or 12 or 16 fit the layers equally well; 0: a cylinder")
+
+
 def renamed(content, names):
     def rename(key):
         collection, _, member = key.partition(".")
