@@ -38,6 +38,7 @@ from pflow.train.callbacks import (
     AveragedWeights,
     EpochLine,
     Interrupted,
+    LastCheckpoint,
     NoLogger,
     RunFolder,
     StopOnSignal,
@@ -302,6 +303,16 @@ class TrainingCLI(LightningCLI):  # type: ignore[misc]
                 if self.options["trainer"][name] is forbids:
                     text = f"trainer.{name} is {forbids}, but pflow fit writes checkpoints: use a Trainer in Python"
                     raise ConfigError(text)
+            saved = self.options["model_checkpoint"]
+            if saved["save_top_k"] not in (0, 1) and "{" not in (saved["filename"] or "{"):
+                text = (
+                    f"model_checkpoint.save_top_k is {saved['save_top_k']}, but all would be {saved['filename']}.ckpt"
+                )
+                raise ConfigError(f"{text}: give each a name, as --model_checkpoint.filename 'best-{{epoch}}'")
+            if saved["save_last"] == "link":
+                raise ConfigError(
+                    "model_checkpoint.save_last: pflow fit writes last.ckpt itself, no link: leave it out"
+                )
             check_run_folder(self.folder, continued=self.resumed.path if self.resumed else None)
         if self.subcommand and self.options["weights_only"] is None:
             self.options["weights_only"] = True  # no code from files
@@ -317,7 +328,7 @@ class TrainingCLI(LightningCLI):  # type: ignore[misc]
             raise
         except (MisconfigurationException, RuntimeError, TypeError, ValueError) as error:
             raise ConfigError(str(error)) from error
-        split = {"validate": "val", "test": "test"}.get(self.verb, "")
+        split = {"fit": "" if self.resumed else "val", "validate": "val", "test": "test"}.get(self.verb, "")
         if self.begun.model and (paths := self.datamodule.paths.get(split)):
             warn_of_training(self.begun.model.header.to_dict(), matching(paths))
         # Before `setup` of the data, which would fit a new tokeniser for a model without one.
@@ -349,7 +360,7 @@ class TrainingCLI(LightningCLI):  # type: ignore[misc]
             average = [] if (decay := self.options["ema"]["decay"]) is None else [AveragedWeights(decay)]
             self.trainer_defaults["callbacks"] = [
                 *(EpochLine(), *average, StopOnSignal(self.folder / "last.ckpt")),
-                *(ModelCheckpoint(**last), ModelCheckpoint(**last, train_time_interval=SAVE_EVERY)),
+                *(LastCheckpoint(**last), LastCheckpoint(**last, train_time_interval=SAVE_EVERY)),
             ]
         return super().instantiate_trainer(plugins=[*plugins, AtomicCheckpointIO()], callbacks=callbacks, **changed)
 

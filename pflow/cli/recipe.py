@@ -6,6 +6,7 @@ import argparse
 import dataclasses
 import json
 import os
+import shlex
 import shutil
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -75,21 +76,21 @@ class TrainingRecipe:
         stages = tuple(merged(stage, changes) for stage in base.stages)
         return dataclasses.replace(base, stages=stages, variants={})
 
-    def write(self, path: Path, stage: int) -> list[str]:
-        """Write the whole configuration of a stage (from 0); returns options of `pflow fit`.
+    def write(self, path: Path, stage: int, options: Sequence[str]) -> list[str]:
+        """Write the whole configuration of a stage (from 0) and `options`; returns all as options of `pflow fit`.
 
-        ConfigError: the file is of a stage of another recipe or variant.
+        ConfigError: the file is of a stage of another recipe or variant, or of other options.
         """
         configuration: dict[str, Any] = {}
         for changes in self.stages[: stage + 1]:
             configuration = merged(configuration, changes)
-        text = yaml.safe_dump(configuration, sort_keys=False)
-        # Otherwise finished stages of one recipe would be followed by stages of another.
+        text = f"# with {shlex.join(options)}\n{yaml.safe_dump(configuration, sort_keys=False)}"
+        # Otherwise finished stages of one recipe, or with other files, would be followed by stages of another.
         if path.exists() and path.read_text("utf-8") != text:
-            raise ConfigError(f"{path.parent} is of another recipe or variant: choose another --output")
+            raise ConfigError(f"{path.parent} is of another recipe, variant, files or options: choose another --output")
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
-        return ["--config", str(path)]
+        return ["--config", str(path), *options]
 
 
 def merged(configuration: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
@@ -167,12 +168,11 @@ def run_recipe(
             if not path.is_file():
                 raise InputError("no such file: --data-dir takes the folder of the samples", file=path)
             files.setdefault(split, []).append(str(path))
+    given = [word for split, paths in files.items() for word in (f"--data.{split}", json.dumps(paths))]
     commands, before = {}, None
     for number in range(len(recipe.stages)):
         folder = Path(output) / f"stage_{number + 1}"
-        words = ["fit", *recipe.write(folder / "recipe.yaml", number)]
-        words += [word for split, paths in files.items() for word in (f"--data.{split}", json.dumps(paths))]
-        words += [*options, "--output", str(folder)]
+        words = ["fit", *recipe.write(folder / "recipe.yaml", number, [*given, *options]), "--output", str(folder)]
         words += [] if before is None else ["--start-from", str(before / "last.ckpt")]
         words += ["--checkpoint", str(folder / "last.ckpt")] if (folder / "last.ckpt").exists() else []
         commands[f"stage {number + 1}"], before = (folder, words), folder

@@ -313,7 +313,8 @@ class ParticleFlowData(pl.LightningDataModule):  # type: ignore[misc]
 
     def _batching(self) -> str:
         """Digest of all that decides which batches an epoch has, wherever the files are."""
-        chunks = [(Path(chunk.path).name, chunk.start, chunk.stop) for chunk in self._chunks["train"]]
+        names = {path: [Path(path).name, uuid] for path, uuid in self.options.uuids.items()}
+        chunks = [(*names[chunk.path], chunk.start, chunk.stop) for chunk in self._chunks["train"]]
         sizes = (self.batch_size, self.max_tokens, self.buffer, self.num_workers, self._n_ranks, self.seed)
         return hashlib.sha256(json.dumps([chunks, sizes]).encode()).hexdigest()
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytorch_lightning as pl
 import torch
-from pytorch_lightning.callbacks import WeightAveraging
+from pytorch_lightning.callbacks import ModelCheckpoint, WeightAveraging
 from pytorch_lightning.cli import LightningArgumentParser
 from pytorch_lightning.loggers import CSVLogger, TensorBoardLogger
 from pytorch_lightning.loggers.logger import DummyLogger
@@ -100,6 +100,15 @@ class AtomicCheckpointIO(TorchCheckpointIO):  # type: ignore[misc]
         Path(path).parent.mkdir(parents=True, exist_ok=True)  # as Lightning does
         with replacing(path, force=True) as partial:
             partial.write_bytes(content.getbuffer())
+
+
+class LastCheckpoint(ModelCheckpoint):  # type: ignore[misc]
+    """``last.ckpt``; a class of its own, so that its state is not taken for a `ModelCheckpoint` of the user."""
+
+    def on_train_batch_end(self, trainer: pl.Trainer, *args: Any) -> None:
+        """Save between two steps of the optimiser: a checkpoint does not hold the gradients of half a step."""
+        if not trainer.fit_loop._should_accumulate():
+            super().on_train_batch_end(trainer, *args)
 
 
 def make_loggers(folder: Path) -> list[Any]:
@@ -342,8 +351,11 @@ class StopOnSignal(pl.Callback):  # type: ignore[misc]
                     signal.signal(number, note)
 
     def on_train_batch_end(self, trainer: pl.Trainer, pl_module: ParticleFlow, *_: Any) -> None:
-        """Raise `Interrupted` if one of the ranks got a signal; after an epoch its validation comes first."""
-        if pl_module.data.stop.agreed and not trainer.is_last_batch:
+        """Raise `Interrupted` if one of the ranks got a signal; after an epoch its validation comes first.
+
+        Not within a step of the optimiser: a checkpoint does not hold the gradients that have been accumulated.
+        """
+        if pl_module.data.stop.agreed and not (trainer.is_last_batch or trainer.fit_loop._should_accumulate()):
             raise Interrupted(pl_module.data.stop.agreed)
 
     def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:

@@ -18,7 +18,7 @@ import awkward as ak
 import numpy as np
 import pytorch_lightning as pl
 import torch
-from pytorch_lightning.callbacks import WeightAveraging
+from pytorch_lightning.callbacks import StochasticWeightAveraging, WeightAveraging
 from torch import Tensor, nn
 
 from pflow.checkpoint import KEY, PREFIX, Checkpoint, Header, check_weights, header_of, load_weights, read_checkpoint
@@ -219,7 +219,9 @@ class ParticleFlow(pl.LightningModule):  # type: ignore[misc]
         return module
 
     def setup(self, stage: str) -> None:
-        """Refuse a precision that is not among `PRECISIONS`, with a ConfigError."""
+        """A ConfigError for a precision that is not among `PRECISIONS`, and for Lightning's average of the weights."""
+        if any(isinstance(callback, StochasticWeightAveraging) for callback in self.trainer.callbacks):
+            raise ConfigError("StochasticWeightAveraging copies a model before it is built: use --ema.decay instead")
         if self.trainer.precision not in PRECISIONS:
             raise ConfigError(
                 f"trainer.precision: with {self.trainer.precision} positions and directions of hits would not be in "
@@ -435,8 +437,9 @@ class ParticleFlow(pl.LightningModule):  # type: ignore[misc]
         data, given = self.data, self.data.paths["train"]
         files = [given] if isinstance(given, str) else list(given or ())
         return {
-            "train": [Path(path).name for path in files],
-            "uuids": data.uuids("train"),
+            # With the files before a resume, which the weights have learnt, too.
+            "train": list(dict.fromkeys([*self._before.get("train", ()), *(Path(path).name for path in files)])),
+            "uuids": sorted({*self._before.get("uuids", ()), *data.uuids("train")}),
             "repeat": data.repeat,
             "n_events": data.n_events("train", distinct=True),
             "batch_size": data.batch_size,

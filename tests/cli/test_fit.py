@@ -184,7 +184,7 @@ def test_a_model_of_one_detector_begins_no_training_on_another(sample_dir, tmp_p
 
 
 def test_a_fit_can_begin_with_a_trained_model(run, small, tmp_path, capsys):
-    data = [f"--data.train={small['test']}", f"--data.val={small['val']}"]
+    data = [f"--data.train={small['test']}", f"--data.val={small['train']}"]
     options = ["--trainer.max_epochs=1", "--model.lr=1e-12", "--trainer.enable_progress_bar=false"]
     begun = tmp_path / "begun"
     assert fit.main("fit", [*data, *options, f"--start-from={run / 'best.ckpt'}", f"--output={begun}"]) == 0
@@ -206,6 +206,17 @@ def test_a_fit_can_begin_with_a_trained_model(run, small, tmp_path, capsys):
     assert (provenance["step"], provenance["began_with"]["sha256"]) == (8, old.digest)
 
 
+def test_weights_remember_what_they_have_learnt(moved, small, tmp_path):
+    with pytest.warns(UserWarning, match="training files.* differ from the checkpoint's"):
+        fit.main("fit", [f"--checkpoint={moved}", f"--data.train={small['train']}", "--trainer.max-epochs=3"])
+    provenance = read_checkpoint(moved / "last.ckpt").header.provenance
+    assert provenance["train"] == ["gamma1_val_small.root", "gamma1_train_small.root"]
+    assert provenance["uuids"] == sorted(file_uuid(small[split]) for split in ("train", "val"))
+    words = [f"--start-from={moved / 'best.ckpt'}", f"--data.train={small['test']}", f"--data.val={small['val']}"]
+    with pytest.warns(UserWarning, match=r"gamma1_val_small\.root: the model was trained on this file"):
+        fit.main("fit", [*words, "--trainer.max-steps=1", f"--output={tmp_path / 'on'}"])
+
+
 def test_a_training_that_is_no_better_than_its_start_says_so(run, data, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(pl.Trainer, "validate", lambda *_, **__: [{MONITOR: 0.0}])
     start = str(run / "best.ckpt")
@@ -213,6 +224,31 @@ def test_a_training_that_is_no_better_than_its_start_says_so(run, data, tmp_path
     assert fit.main("fit", [*data, *words]) == 0
     said = capsys.readouterr().out
     assert f"no better than at the start: the model it began with, {start}, is as good" in said
+
+
+SWA = ["--trainer.callbacks+=StochasticWeightAveraging", "--trainer.callbacks.swa_lrs=0.05"]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--model_checkpoint.save_top_k=3"], r"save_top_k is 3, but all would be best\.ckpt: give each a name"),
+        (["--model_checkpoint.save_last=link"], "save_last: pflow fit writes last.ckpt itself, no link"),
+        (SWA, "StochasticWeightAveraging copies a model before it is built: use --ema.decay"),
+    ],
+)
+def test_what_would_lose_the_best_model_is_refused(tiny, data, options, message):
+    with pytest.raises(ConfigError, match=message):
+        fit.main("fit", [*tiny, *data, *options])
+
+
+def test_several_models_are_kept_and_a_users_own_callback_too(tiny, data, tmp_path):
+    several = ["--model_checkpoint.save_top_k=2", "--model_checkpoint.filename=best-{epoch}"]
+    own = ["--trainer.callbacks+=ModelCheckpoint", "--trainer.callbacks.save_top_k=-1"]
+    words = [*several, *own, f"--trainer.callbacks.dirpath={tmp_path / 'own'}", "--trainer.max-epochs=2"]
+    assert fit.main("fit", [*tiny, *data, *words, f"--output={tmp_path / 'run'}"]) == 0
+    assert {path.name for path in tmp_path.rglob("best*.ckpt")} == {"best-epoch=0.ckpt", "best-epoch=1.ckpt"}
+    assert len(list((tmp_path / "own").glob("*.ckpt"))) == 2
 
 
 def test_a_resumed_run_did_not_begin_with_another_model(run, capsys):

@@ -110,8 +110,9 @@ def test_an_interrupted_recipe_resumes_its_stage(pflow, run, tmp_path, capsys):
     pflow.calls = []
     assert run(load_recipe("photon")) == 0
     assert pflow.verbs == []
-    with pytest.raises(ConfigError, match=r"stage_1 is of another recipe or variant: choose another --output"):
-        run(load_recipe("general").variant("one"))
+    for name, options in (("general", []), ("photon", ["--model.lr=1"])):
+        with pytest.raises(ConfigError, match=r"stage_1 is of another recipe, variant, files or options: choose ano"):
+            run(load_recipe(name).variant("one" if name == "general" else None), options=options)
 
 
 def test_skipped_entries_do_not_stop_a_recipe_and_are_in_its_exit_code(pflow, run):

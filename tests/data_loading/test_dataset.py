@@ -335,6 +335,11 @@ def test_an_epoch_of_other_batches_is_shuffled_anew(train_files, val_file):
     data = ParticleFlowData(train=train_files, val=val_file, batch_size=8, chunk_size=16)
     data.setup("fit")
     state = {"epoch": 4, "n_batches": 3, "batching": data._batching()}
+    uuids = dict(data.options.uuids)
+    data.options.uuids[train_files[0]] = "another file of this name"
+    assert data._batching() != state["batching"]
+    data.options.uuids.update(uuids)
+    assert data._batching() == state["batching"]
     data.batch_size = 7
     with pytest.warns(UserWarning, match="the rest of its epoch is reshuffled"):
         data.load_state_dict(state)

@@ -199,6 +199,13 @@ def test_an_interrupted_fit_is_resumed_as_if_it_had_not_been(interrupted, tmp_pa
             assert left(folder / name) == left(tmp_path / "whole" / name), (during, name)
 
 
+def test_a_step_of_the_optimiser_is_finished_before_a_stop(interrupted, tmp_path):
+    """Gradients that have been accumulated are in no checkpoint."""
+    options = ("--data.batch_size=20", "--trainer.max_epochs=1", "--trainer.accumulate_grad_batches=2")
+    assert interrupted(*options, f"--output={tmp_path}", during=0) == (143, "tt")
+    assert left(tmp_path / "last.ckpt")[0] == 1
+
+
 def test_an_epoch_without_validation_shows_none(capsys):
     """Lightning keeps the numbers of the last validation."""
     numbers = {"train/loss": 1.0, "val/loss": 2.0, MONITOR: 0.25}
