@@ -73,6 +73,9 @@ DECISIVE = {
 }
 """Options that choose the model, on the command line and in configurations."""
 
+FILES = ("--data.train", "--data.val", "--data.test")
+SEVERAL = "several files are a list, '[a.root, b.root]', or a pattern, 'train*.root'"
+
 LINKED = {
     "model.start_from": "start_from",
     "data.seed": "seed_everything",
@@ -149,6 +152,9 @@ def resolve_run(verb: str, args: Sequence[str]) -> Run:
             value = ARCHITECTURES.get(value, value) if DECISIVE[name] == "class_path" else value
             given[DECISIVE[name]] = None if value == "null" else value
         words.append(f"{name}{equals}{value}" if word.startswith("--") else value)
+    for name in FILES:
+        if sum(word.partition("=")[0] == name for word in words) > 1:  # the last would count, without the others
+            raise WrongUsageError(f"{name} is given twice: {SEVERAL}")
     if (wanted := given["ckpt_path"]) in ("best", "last"):  # Lightning looks for them after the model is made
         folder = Path(given["output"] or load_yaml(config_dir() / "base.yaml")["output"]).expanduser()
         if (named := folder / f"{wanted}.ckpt").is_file():
@@ -230,6 +236,8 @@ class Parser(LightningArgumentParser):  # type: ignore[misc]
         if key:
             reason = f"--{key}.{reason[2:]}" if re.match(r"--[\w.]+:", reason) else f"--{key}: {reason}"
         reason = re.sub(r"^(--[\w.]+): .*arguments are required: (\w+)$", r"\1 needs \2, too: give \1.\2", reason)
+        if re.search(r"rguments: [^-]", reason):
+            reason += f": {SEVERAL}"
         raise WrongUsageError(reason, suggestions=suggestions) from ex
 
     def format_help(self, *args: Any) -> str:

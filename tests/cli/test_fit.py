@@ -433,13 +433,15 @@ def test_a_second_ctrl_c_stops_at_once(tiny, data, monkeypatch, capsys):
         ("--model.wd=1", "nearest matches: --model.weight_decay"),
         ("--batch-size=1", "nearest matches: --data.batch_size"),
         ("--model.start-from=general", "--model.start_from takes the value of --start-from"),
+        ("--data.train=a.root b.root", "rguments: b.root: several files are a list, '[a.root, b.root]', or a pattern"),
+        ("--data.train=a.root --data.train=b.root", "--data.train is given twice: several files are a list"),
         ("--config={}/linked.yaml", "data.seed takes the value of seed_everything"),
     ],
 )
 def test_wrong_usage_is_said_in_one_line(option, message, tmp_path, capsys):
     (tmp_path / "a.yaml").write_text("trainer: {max_step: 3}")
     (tmp_path / "linked.yaml").write_text("data: {seed: 3}")
-    assert fit.main("fit", [option.format(tmp_path)]) == 2
+    assert fit.main("fit", option.format(tmp_path).split()) == 2
     said = capsys.readouterr().err
     assert said.startswith("pflow fit: error: ")
     assert message in said
