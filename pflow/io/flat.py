@@ -37,7 +37,7 @@ from pflow.io.atomic import replacing
 from pflow.io.root import EventWeights, check_counts, make_ttree, open_tree, read_branch, read_note, write_note
 from pflow.physics import pdg
 from pflow.physics.detector import Detector, load_detector
-from pflow.physics.kinematics import follow_to_calorimeter
+from pflow.physics.kinematics import at_calorimeter, follow_to_calorimeter
 
 LINKS_OF = {source: links for links, source in LINKED.items()}
 """The links from the objects of each part that has them: ``hit_links`` of ``hits``."""
@@ -56,6 +56,10 @@ REQUIRED: Mapping[str, tuple[tuple[str, ...], ...]] = {
     **dict.fromkeys(LINKED, (("source", "particle"),)),
 }
 """A part is complete with any one of these sets of quantities."""
+
+
+WHOLE = ("int16", "int32", "int64", "uint16", "uint32", "uint64")
+MAX_COUNTED = 1000  # entries in which numbers of filled elements must vary
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -170,7 +174,7 @@ class FlatReader:
         self.detector = load_detector(chosen) if given else from_plain(Detector, chosen, f"{self.path}: note '{NOTE}'")
         self.truth_tracks = bool(note.get("truth_tracks", False))
         self._reference_name = str(note.get("reference_name", self.layout.reference_name))
-        keys = set(self.tree.keys())
+        keys = self._keys = set(self.tree.keys())
         self._parts = {part: self.layout.available(part, keys, file=self.path) for part in self.layout.parts}
         self._event = self.layout.event if self.layout.event in keys else None
         used = {branch.branch for fields in self._parts.values() for branch in fields.values()}
@@ -187,6 +191,17 @@ class FlatReader:
         if self.layout.event is not None and self._event is None:
             absent.append(self.layout.event)
         self.absent = tuple(absent)
+        name = self.layout.name
+        if name not in builtin_names("layout") or load_layout(name).parts != layout.parts:
+            for part, fields in self.layout.parts.items() if not note else ():
+                for lost in (b.branch for b in fields.values() if self._parts[part] and b.branch in absent):
+                    text = f"layout '{self.layout.name}' names {lost}, which the file does not have"
+                    found = ", ".join(nearest(lost, keys)) or "none"
+                    self.notes[lost] = f"{text} (nearest matches: {found}): correct it, or mark it optional"
+        tracks = self._parts.get("tracks")
+        if tracks and not {"calo_x", "d0"} & set(tracks):
+            text = "tracks have no place, neither calo_x, calo_y and calo_z nor d0 and z0: they are followed from the"
+            self.notes["tracks"] = f"{text} origin, and those of decays miss their hits"
 
     def read(self, start: int, stop: int, *, truth: bool = True) -> Events:
         """Read entries without validating them; see `pflow.io.open.Reader`."""
@@ -200,11 +215,14 @@ class FlatReader:
             self.notes["weights"] = f"{said}, and no output keeps them"
         if known := self._calorimeter_of_code:
             in_file = columns["hits"]["subdetector"]
-            codes = jagged.flat(in_file)
-            # An unknown code becomes an index of none, for `Events.validate` to name.
-            unknown = np.where((codes < 0) | (codes >= len(self.detector.calorimeters)), codes, -1)
-            index = np.select([codes == code for code in known], list(known.values()), unknown)
-            columns["hits"]["subdetector"] = jagged.unflatten(index, jagged.count(in_file))
+            codes, counts = jagged.flat(in_file, np.int64), jagged.count(in_file)
+            index = np.select([codes == code for code in known], list(known.values()), -1)
+            if (unknown := np.flatnonzero(index < 0)).size:
+                names = ", ".join(f"{code}: {self.detector.calorimeters[at].name}" for code, at in known.items())
+                at_entry = start + int(jagged.event_index(counts)[unknown[0]])
+                text = f"{codes[unknown[0]]} is the code of no calorimeter that `names` of the layout lists ({names})"
+                raise InputError(text, file=self.path, entry=at_entry, field=self._parts["hits"]["subdetector"].branch)
+            columns["hits"]["subdetector"] = jagged.unflatten(index, counts)
         lookups = {"charge": pdg.charges, "mass": pdg.masses}
         for part, name in (("truth", "charge"), ("truth", "mass"), ("reference", "charge")):
             if part in columns and name not in columns[part]:
@@ -271,6 +289,10 @@ class FlatReader:
             if values.ndim != 2 or values.fields or "?" in str(values.type):
                 message = f"expected one list of numbers an entry, found {values.type.content}"
                 raise InputError(message, file=self.path, field=branch.branch)
+            if values.layout.is_regular and (counter := self._counter(int(values.layout.size))):
+                text = f"an array of {values.layout.size} numbers in every entry, of which '{counter}' seems to count"
+                text += " those that are filled; others are left from earlier entries: write a list of these alone"
+                raise InputError(text, file=self.path, field=branch.branch)
             lengths = jagged.count(values)
             if counts is None:
                 counts, first = lengths, branch.branch
@@ -280,15 +302,26 @@ class FlatReader:
             columns[name] = values if branch.scale == 1.0 else values * branch.scale
         return columns
 
+    def _counter(self, size: int) -> str | None:
+        """A branch ``n...`` of whole numbers up to `size` that vary: it counts the filled ones of a fixed array."""
+        for name in [name for name in sorted(self._keys) if name.lower().startswith("n")]:
+            numbers = read_branch(self.tree, name, 0, min(self.num_entries, MAX_COUNTED), self.path)
+            if str(numbers.type.content) in WHOLE:
+                low, high = min(numbers), max(numbers)
+                if 0 <= low < high <= size:
+                    return str(name)
+        return None
+
 
 def _followed(tracks: ak.Array, detector: Detector) -> ak.Array:
     """Tracks of which the file does not say where they enter the calorimeter, followed there along the helix.
 
-    These are without the branches, or have NaN or (0, 0, 0) in them.
+    These are without the branches, or have NaN, (0, 0, 0) or a place in them that is not at the calorimeter.
     """
     columns, momentum = jagged.columns(tracks), jagged.vectors(tracks, field="momentum")
     states = [jagged.vectors(tracks, field=f"calo_{name}") for name in ("position", "momentum")]
-    known = [np.isfinite(state).all(axis=1) & state.any(axis=1) for state in states]
+    there, *_ = known = [np.isfinite(state).all(axis=1) & state.any(axis=1) for state in states]
+    known = [of & (at_calorimeter(states[0], detector) | ~there) for of in known]
     if all(of.all() for of in known):
         return tracks
     d0, z0, phi = (np.nan_to_num(columns[name].astype(np.float64)) for name in ("d0", "z0", "phi"))

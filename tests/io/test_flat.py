@@ -122,18 +122,20 @@ class TestSomebodyElsesNtuple:
 
     @pytest.mark.parametrize(
         ("names", "codes", "subdetectors"),
-        [({-7: "hcal_barrel", 20: "ecal_endcap"}, [20, -7], [1, 2]), (None, [3, 1], [3, 1])],
+        [({7: "hcal_barrel", 20: "ecal_endcap"}, [20, 7], [1, 2]), (None, [3, 1], [3, 1])],
         ids=["by name", "codes that count the calorimeters"],
     )
     def test_codes_become_calorimeters(self, opened, names, codes, subdetectors):
         fields = HITS | {"subdetector": {"branch": "id", "names": names} if names else "id"}
-        events = opened(hits(id=jagged(codes, [], dtype=np.int32)), hits=fields).read(0, 2).validate()
+        events = opened(hits(id=jagged(codes, [], dtype=np.uint8)), hits=fields).read(0, 2).validate()
         assert events.hits.subdetector.to_list() == [subdetectors, []]
 
     def test_tracks_by_their_helix(self, opened):
         # pt = 0.299792458e-3 * 3.5 T / (0.299792458e-3 * 3.5 / 2 per mm) = 2 GeV, towards +y, with pz = pt / 2.
         branches = hits(t_o=jagged([-0.299792458e-3 * 1.75], []), t_p=jagged([np.pi / 2], []), t_t=jagged([0.5], []))
-        track = opened(branches, tracks={"omega": "t_o", "phi": "t_p", "tan_lambda": "t_t"}).read(0, 2).tracks[0, 0]
+        reader = opened(branches, tracks={"omega": "t_o", "phi": "t_p", "tan_lambda": "t_t"})
+        track = reader.read(0, 2).tracks[0, 0]
+        assert reader.notes["tracks"].startswith("tracks have no place, neither calo_x, calo_y and calo_z nor d0")
         momentum = [track.momentum.px, track.momentum.py, track.momentum.pz]
         np.testing.assert_allclose(momentum, [0.0, 2.0, 1.0], atol=1e-6)
         assert track.charge == -1
@@ -165,6 +167,8 @@ class TestSomebodyElsesNtuple:
             tracks={"px": "a", "py": "b", "pz": "c", "charge": "d"},
         )
         assert reader.absent == ("hit_t", "tracks", "number")
+        (note,) = reader.notes.values()
+        assert note.startswith("layout 'mine' names hit_t, which the file does not have (nearest matches: hit_")
         assert reader.read(0, 2).absent == reader.absent
 
 
@@ -179,8 +183,18 @@ class TestBadInput:
             ),
             ({"hit_E": np.array([1.0, 2.0])}, {}, "'hit_E': expected one list of numbers an entry, found float64"),
             ({}, {"event": "hit_E"}, r"'hit_E': expected one number an entry, found var \* float32"),
+            (
+                {"id": jagged([3, 4], [], dtype=np.uint8)},
+                {"hits": HITS | {"subdetector": {"branch": "id", "names": {3: "ecal_endcap"}}}},
+                r"entry 0, 'id': 4 is the code of no calorimeter that `names` of the layout lists \(3: ecal_endcap\)",
+            ),
+            (
+                {f"hit_{name}": np.ones((2, 3), np.float32) for name in "Exyz"} | {"nhits": np.array([2, 0])},
+                {},
+                "'hit_E': an array of 3 numbers in every entry, of which 'nhits' seems to count those that are filled",
+            ),
         ],
-        ids=["different lengths", "a number for a list", "a list for a number"],
+        ids=["different lengths", "a number for a list", "a list for a number", "another code", "arrays of one size"],
     )
     def test_branches_of_another_form(self, opened, branches, content, message):
         reader = opened(hits(**branches), **content)
@@ -357,8 +371,8 @@ def test_tracks_without_a_place_at_the_calorimeter_are_followed_there(sample_dir
     # So are single ones whose state is not set.
     with uproot.recreate(tmp_path / "some.root") as copy:
         for n, name in enumerate(name for name in table.fields if name.startswith("track.calo")):
-            of_file, value = ak.num(table[name]), (0.0, np.nan)[n < 3]
-            values = ak.flatten(table[name]) * 1.0
+            of_file, values = ak.num(table[name]), ak.flatten(table[name]) * 1.0
+            value = np.where(np.arange(len(values)) % 2, (0.0, np.nan)[n < 3], -999.0)
             table[name] = ak.unflatten(ak.where(np.arange(len(values)) % 3 == 0, value, values), of_file)
         copy.mkrntuple("events", {name: table[name] for name in table.fields})
     some = read_events(tmp_path / "some.root", layout="g4").tracks

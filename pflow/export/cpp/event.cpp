@@ -26,7 +26,8 @@ constexpr double gev_per_tesla_mm = 0.299792458e-3;  // momentum of unit charge 
 constexpr double most_unused = 0.1;  // MOST_UNUSED of pflow/event/events.py
 constexpr double min_behind = 2;  // GeV; MIN_BEHIND and MANY_BEHIND of pflow/io/edm4hep/reader.py
 constexpr std::size_t many_behind = 5;
-constexpr double at_axis = 10, front = 0.9;  // mm; AT_AXIS and FRONT of pflow/io/edm4hep/reader.py
+constexpr double at_axis = 10;           // mm; AT_AXIS of pflow/io/edm4hep/reader.py
+constexpr double front = 0.9, far = 3;  // of the way to the front face: at_calorimeter of pflow/physics/kinematics.py
 
 double dot(const Vector& a, const Vector& b) { return a[0] * b[0] + a[1] * b[1] + a[2] * b[2]; }
 
@@ -128,9 +129,12 @@ bool is_usable(const edm4hep::TrackState& state) {
                                          std::numeric_limits<float>::max());
 }
 
-/// Whether a point is not near the front of the calorimeter: well inside of it or behind it.
-bool is_elsewhere(const Vector& r, const Face& face) {
-  const double radius = std::hypot(r[0], r[1]), z = std::abs(r[2]), most = face.outer_radius / face.radius / front;
+/// Behind which share of the way to the front face a point is behind the ECAL.
+double behind_ecal(const Face& face) { return face.outer_radius / face.radius / front; }
+
+/// Whether a point is not near the front of the calorimeter: well inside of it or `most` of the way to it and more.
+bool is_elsewhere(const Vector& r, const Face& face, double most) {
+  const double radius = std::hypot(r[0], r[1]), z = std::abs(r[2]);
   const bool inside = radius < front * face.radius && z < front * face.half_length;
   return face.outer_radius > 0 && (inside || radius > most * face.radius || z > most * face.half_length);
 }
@@ -161,7 +165,7 @@ std::pair<Track, std::optional<Track>> make_track(const edm4hep::Track& object, 
     const auto rank = std::find(places.begin(), places.end(), state.location) - places.begin();
     if (rank < best) best = rank, vertex = state;
     if (state.location == State::AtCalorimeter && !calorimeter &&
-        !(states_elsewhere && is_elsewhere(place_and_momentum(state, b_field).first, face)))
+        !is_elsewhere(place_and_momentum(state, b_field).first, face, states_elsewhere ? behind_ecal(face) : far))
       calorimeter = state;
   }
   Track track;
@@ -384,7 +388,8 @@ void StatesAtCalorimeter::add(const Reconstructor& reconstructor, const edm4hep:
     for (const edm4hep::TrackState& state : track.getTrackStates()) {
       if (state.location != edm4hep::TrackState::AtCalorimeter) continue;
       ++n_;
-      n_elsewhere_ += is_elsewhere(place_and_momentum(state, reconstructor.b_field()).first, reconstructor.face());
+      const Face& face = reconstructor.face();
+      n_elsewhere_ += is_elsewhere(place_and_momentum(state, reconstructor.b_field()).first, face, behind_ecal(face));
     }
 }
 

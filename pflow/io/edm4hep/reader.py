@@ -40,7 +40,7 @@ from pflow.io.edm4hep.podio import (
 from pflow.physics import kinematics
 from pflow.physics.arrays import Floats, Index, Mask
 from pflow.physics.detector import Detector, TruthTracking
-from pflow.physics.kinematics import follow_to_calorimeter
+from pflow.physics.kinematics import at_calorimeter, follow_to_calorimeter
 from pflow.physics.pdg import known_charges
 
 AT_IP, AT_FIRST_HIT, AT_LAST_HIT, AT_CALORIMETER = 1, 2, 3, 4
@@ -72,7 +72,6 @@ MAX_LINKED = 10  # entries that are read to find the targets of links
 MOSTLY = 0.8  # fraction of links that must lead into the collections read; others: to detectors that are not described
 NAMELESS = 0.01  # largest fraction of references to objects of collections that the file does not name
 AT_AXIS = 10.0  # mm from the z axis, within which a reference point is at the IP
-FRONT = 0.9  # share of the distance to the calorimeter's front face from which on a point is near it
 
 
 class Edm4hepReader:
@@ -457,8 +456,8 @@ def read_tracks(file: PodioFile, sources: Sources, span: range) -> ak.Array:
     Momentum, charge and track parameters come from the state at the IP, else at the first hit, the last, the
     calorimeter, or any, followed along the helix to where it is closest to the z axis; NaN without a finite, curved
     state. Position and momentum at the calorimeter come from the state there, at
-    ``referencePoint + (-D0 sin phi, D0 cos phi, Z0)``; without such a state the helix is followed, and so it is for a
-    few hard tracks whose state is on the other side of the IP.
+    ``referencePoint + (-D0 sin phi, D0 cos phi, Z0)``; without such a state, or with one that is not at the
+    calorimeter, the helix is followed, and so it is for a few hard tracks whose state is on the other side of the IP.
     """
     (collection,), detector = sources.collections["tracks"], sources.detector
     location_by_event, parameters = _states(file, collection, span)
@@ -477,9 +476,9 @@ def read_tracks(file: PodioFile, sources: Sources, span: range) -> ak.Array:
     note_states(sources, collection, "IP", away[location == AT_IP])
     rank = np.where((location >= AT_IP) & (location <= AT_CALORIMETER), location, AT_CALORIMETER + 1)
     vertex = _first_state(track, member, rank[member], int(counts.sum()))
-    there = location[member] == AT_CALORIMETER
+    there = (location[member] == AT_CALORIMETER) & at_calorimeter(position.T, detector)[member]
     elsewhere = ~_at_front(position, detector)
-    if elsewhere[member[there]].any() and _states_elsewhere(file, sources, collection):
+    if elsewhere[location == AT_CALORIMETER].any() and _states_elsewhere(file, sources, collection):
         there &= ~elsewhere[member]
     face = _first_state(track[there], member[there], rank[member][there], int(counts.sum()))
     # Taken before position and momentum move to the z axis. A track without a state at the calorimeter has the face -1,
@@ -537,11 +536,8 @@ def _first_state(track: Index, member: Index, rank: Index, n_tracks: int) -> Ind
 
 def _at_front(position: Floats, detector: Detector) -> Mask:
     """Whether points [3, N], mm, lie near the front face of the calorimeter."""
-    radius, z = np.hypot(*position[:2]), np.abs(position[2])
-    most = detector.ecal_outer_radius / detector.ecal_inner_radius / FRONT
-    inside = (radius < FRONT * detector.ecal_inner_radius) & (z < FRONT * detector.ecal_inner_z)
-    beyond = (radius > most * detector.ecal_inner_radius) | (z > most * detector.ecal_inner_z)
-    return np.asarray(~inside & ~beyond)
+    most = detector.ecal_outer_radius / detector.ecal_inner_radius / kinematics.FRONT
+    return at_calorimeter(position.T, detector, most=most)
 
 
 def _states_elsewhere(file: PodioFile, sources: Sources, collection: str) -> bool:
