@@ -42,6 +42,7 @@ from pflow.train.callbacks import (
     NoLogger,
     RunFolder,
     StopOnSignal,
+    best_of,
     check_run_folder,
 )
 from pflow.train.module import ParticleFlow
@@ -391,7 +392,7 @@ class TrainingCLI(LightningCLI):  # type: ignore[misc]
                     print(f"start: {', '.join(figures)}", flush=True)
                 began = start
             self.trainer.fit(**options)
-            best = next(of for of in self.trainer.checkpoint_callbacks if of.monitor)
+            best = best_of(self.trainer, self.folder)
             if self.begun.model and best.monitor in began and best.best_model_score is not None:
                 gain = (began[best.monitor] - float(best.best_model_score)) * (1 if best.mode == "min" else -1)
                 if gain <= 0 and self.trainer.is_global_zero:

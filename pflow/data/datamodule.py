@@ -392,7 +392,8 @@ class ParticleFlowData(pl.LightningDataModule):  # type: ignore[misc]
             shuffle=shuffle,
             buffer=max(self.buffer, self.batch_size),
             seed=self.seed,
-            num_workers=self.num_workers,
+            # Of several workers the batches would come in turn, not in the order of the files.
+            num_workers=min(self.num_workers, 1) if name == "predict" else self.num_workers,
             rank=0 if self._n_ranks == 1 else self.trainer.global_rank,
             n_ranks=self._n_ranks,
             augmentation=self.augmentation if name == "train" else None,

@@ -111,6 +111,12 @@ class LastCheckpoint(ModelCheckpoint):  # type: ignore[misc]
             super().on_train_batch_end(trainer, *args)
 
 
+def best_of(trainer: pl.Trainer, folder: Path) -> ModelCheckpoint:
+    """The callback that keeps the best model in the run's folder; others are the user's."""
+    those = (one for one in trainer.checkpoint_callbacks if one.monitor)
+    return next(one for one in those if Path(one.dirpath).resolve() == folder.resolve())
+
+
 def make_loggers(folder: Path) -> list[Any]:
     """CSV logs, and TensorBoard's if it is installed, in the next free ``logs/version_N`` of a run's folder."""
     loggers: list[Any] = [CSVLogger(save_dir=folder, name="logs")]
@@ -242,8 +248,7 @@ class RunFolder(pl.Callback):  # type: ignore[misc]
             for kind in ("png", "pdf"):
                 with replacing(self.folder / f"training.{kind}", force=True) as path:
                     path.write_bytes(rendered(figure, kind))
-        here, callbacks = self.folder.resolve(), trainer.checkpoint_callbacks
-        best = next(one for one in callbacks if one.monitor and Path(one.dirpath).resolve() == here)
+        best = best_of(trainer, self.folder)
         if best.best_model_score is not None and Path(best.best_model_path).is_file():
             epoch = read_checkpoint(best.best_model_path).header.provenance["epoch"] + 1
             quantity = COLUMNS.get(best.monitor, f"{best.monitor} {{:.4g}}").format(float(best.best_model_score))

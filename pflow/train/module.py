@@ -270,6 +270,9 @@ class ParticleFlow(pl.LightningModule):  # type: ignore[misc]
             decay = header.provenance.get("ema_decay")
             if self.trainer.training and decay is not None and self._ema_decay is None:
                 raise ConfigError(f"the checkpoint averages its weights: resume it with --ema.decay {decay}")
+            theirs = header.provenance.get("optimiser", self.optimiser)
+            if self.trainer.training and theirs != self.optimiser:
+                raise ConfigError(f"the optimiser is {self.optimiser}, but {theirs} of the checkpoint is resumed")
         if self.make_reconstructor is PointingReconstructor:  # the default
             self.make_reconstructor = partial(build_reconstructor, header.model)
         ours = self.reconstructor or self._make(header.tokeniser)
@@ -430,7 +433,9 @@ class ParticleFlow(pl.LightningModule):  # type: ignore[misc]
 
     @property
     def _ema_decay(self) -> float | None:
-        return next((c.decay for c in self.trainer.callbacks if isinstance(c, WeightAveraging)), None)
+        # Lightning's own averages do not say it.
+        averages = (callback for callback in self.trainer.callbacks if isinstance(callback, WeightAveraging))
+        return next((getattr(average, "decay", None) for average in averages), None)
 
     def _sample(self) -> dict[str, Any]:
         """What the weights are trained on, for their provenance."""

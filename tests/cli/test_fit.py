@@ -217,10 +217,12 @@ def test_weights_remember_what_they_have_learnt(moved, small, tmp_path):
         fit.main("fit", [*words, "--trainer.max-steps=1", f"--output={tmp_path / 'on'}"])
 
 
+@pytest.mark.filterwarnings("ignore:.*the model was trained on this file")
 def test_a_training_that_is_no_better_than_its_start_says_so(run, data, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(pl.Trainer, "validate", lambda *_, **__: [{MONITOR: 0.0}])
     start = str(run / "best.ckpt")
     words = ["--trainer.max_epochs=1", f"--output={tmp_path / 'worse'}", f"--start-from={start}"]
+    words += ["--trainer.callbacks+=ModelCheckpoint", "--trainer.callbacks.monitor=val/loss"]  # the user's own
     assert fit.main("fit", [*data, *words]) == 0
     said = capsys.readouterr().out
     assert f"no better than at the start: the model it began with, {start}, is as good" in said
@@ -244,7 +246,8 @@ def test_what_would_lose_the_best_model_is_refused(tiny, data, options, message)
 
 def test_several_models_are_kept_and_a_users_own_callback_too(tiny, data, tmp_path):
     several = ["--model_checkpoint.save_top_k=2", "--model_checkpoint.filename=best-{epoch}"]
-    own = ["--trainer.callbacks+=ModelCheckpoint", "--trainer.callbacks.save_top_k=-1"]
+    own = ["--trainer.callbacks+=EMAWeightAveraging", "--trainer.callbacks+=ModelCheckpoint"]
+    own += ["--trainer.callbacks.save_top_k=-1"]
     words = [*several, *own, f"--trainer.callbacks.dirpath={tmp_path / 'own'}", "--trainer.max-epochs=2"]
     assert fit.main("fit", [*tiny, *data, *words, f"--output={tmp_path / 'run'}"]) == 0
     assert {path.name for path in tmp_path.rglob("best*.ckpt")} == {"best-epoch=0.ckpt", "best-epoch=1.ckpt"}
@@ -319,6 +322,7 @@ def first_stage(small, tmp_path_factory):
 SECOND_STAGE = (f"{NETWORK}.refine_layers=1", "--trainer.callbacks+=pflow.train.callbacks.Freeze")
 
 
+@pytest.mark.filterwarnings("ignore:.*the model was trained on this file")
 def test_a_fit_can_add_a_part_to_a_trained_model_and_freeze_the_rest(first_stage, data, tmp_path, capsys):
     options = [*SECOND_STAGE, "--model.reconstructor.training.deferred_target_prob=0.1"]
     assert fit.main("fit", [*data, *SHORT, *options, f"--start-from={first_stage / 'best.ckpt'}"]) == 0
@@ -356,8 +360,12 @@ def test_averaged_checkpoints_are_continued_with_averaging_only(tiny, data, tmp_
     loaded = load_model(folder / "best.ckpt").reconstructor.state_dict(prefix="reconstructor.")
     assert all(torch.equal(value, content["state_dict"][name]) for name, value in loaded.items())
     assert any(not torch.equal(value, content["current_model_state"][name]) for name, value in loaded.items())
-    with pytest.raises(ConfigError, match=r"resume it with --ema\.decay 0\.9"):
-        fit.main("fit", [f"--checkpoint={folder}", "--ema.decay=null"])
+    for option, message in (
+        ("--ema.decay=null", r"resume it with --ema\.decay 0\.9"),
+        ("--model.optimiser=muon", "the optimiser is muon, but adamw of the checkpoint is resumed"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            fit.main("fit", [f"--checkpoint={folder}", option])
 
 
 def test_help_begins_with_what_is_used_most_and_has_dashes_and_texts(capsys):
