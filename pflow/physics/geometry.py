@@ -343,10 +343,13 @@ def measures(*detectors: Detector) -> dict[str, tuple[float, float]]:
             those = [c for c in detector.calorimeters if c.kind == kind and c.region != "other"]
             of_layers = [[(getattr(r, f"{length}_lengths"), r.count) for r in c.layers] for c in those]
             names = (text.format(kind.upper(), length) for text in (CELL, LAYER, DEPTH))
+            depths = dict.fromkeys((c.region for c in those), 0.0)  # of all parts of a region, as ECAL and preshower
+            for part, ranges in zip(those, of_layers, strict=True):
+                depths[part.region] += sum(thickness * count for thickness, count in ranges)
             columns = (
                 [float(c.cell_size or 0.0) for c in those],
                 [thickness for ranges in of_layers for thickness, _ in ranges],
-                [sum(thickness * count for thickness, count in ranges) for ranges in of_layers],
+                list(depths.values()),
             )
             numbers |= dict(zip(names, columns, strict=True))
         for name, added in numbers.items():

@@ -117,6 +117,12 @@ def test_measures_of_detectors():
     assert of_cld["interaction lengths of the HCAL"] == pytest.approx((5.4, 5.4), abs=0.1)
     assert both["radius of the ECAL [mm]"] == (1805.0, 2150.0)
     assert both["field [T]"] == (2.0, 3.5)
+    # A preshower and the rest of an ECAL are as deep as the ECAL.
+    ecal = CLD.calorimeters[0]
+    front = dataclasses.replace(ecal, name="preshower", layers=(dataclasses.replace(ecal.layers[0], count=6),))
+    rest = dataclasses.replace(ecal, layers=(dataclasses.replace(ecal.layers[0], count=34),))
+    parts = dataclasses.replace(CLD, calorimeters=(front, rest, *CLD.calorimeters[1:]))
+    assert measures(parts)["radiation lengths of the ECAL"] == pytest.approx(of_cld["radiation lengths of the ECAL"])
 
 
 def barrel(sides, *, phase=0.0, staves=None):
