@@ -104,37 +104,35 @@ bool read_event(std::istream& file, std::string& line, std::size_t& n_lines, Eve
   return true;
 }
 
-template <class Values>
-void print(const char* name, const Values& values) {
+/// A JSON list, with a function that prints one of its values.
+template <class Values, class Print>
+void print_list(const char* name, const Values& values, const Print& print_value) {
   std::printf("\"%s\":[", name);
   const char* separator = "";
-  for (const auto& value : values) std::printf("%s%.9g", std::exchange(separator, ","), double(value));
-  std::printf("]");
-}
-
-void print(const char* name, const std::vector<pflow::Link>& links) {
-  std::printf(",\"%s\":[", name);
-  const char* separator = "";
-  for (const pflow::Link& link : links) {
-    std::printf("%s[%d,%.9g]", separator, link.index, double(link.weight));
-    separator = ",";
+  for (const auto& value : values) {
+    std::printf("%s", std::exchange(separator, ","));
+    print_value(value);
   }
   std::printf("]");
 }
 
+void print_number(float value) { std::printf("%.9g", double(value)); }
+void print_link(const pflow::Link& link) { std::printf("[%d,%.9g]", link.index, double(link.weight)); }
 void print(const char* name, const pflow::Time& time) { std::printf("\"%s\":[%.4f,%.4f]", name, time.cpu, time.wall); }
 
-void print(const pflow::Particle& p) {
+void print_particle(const pflow::Particle& p) {
   std::printf("{\"pdg\":%d,\"charge\":%.9g,\"energy\":%.9g,\"mass\":%.9g,\"score\":%.9g,", p.pdg, double(p.charge),
               double(p.energy), double(p.mass), double(p.score));
   if (!std::isnan(p.existence)) std::printf("\"existence\":%.9g,", double(p.existence));
-  print("momentum", std::array{p.px, p.py, p.pz});
+  print_list("momentum", std::array{p.px, p.py, p.pz}, print_number);
   std::printf(",");
-  print("class_probability", p.class_probability);
+  print_list("class_probability", p.class_probability, print_number);
   std::printf(",");
-  print("covariance", p.covariance);
-  print("hits", p.hits);
-  print("tracks", p.tracks);
+  print_list("covariance", p.covariance, print_number);
+  std::printf(",");
+  print_list("hits", p.hits, print_link);
+  std::printf(",");
+  print_list("tracks", p.tracks, print_link);
   std::printf("}");
 }
 
@@ -161,13 +159,10 @@ void run(const std::string& model, const std::string& path, int repetitions, con
   const pflow::Time ready = clock.elapsed();
   std::printf("{");
   print("ready", ready);
-  std::printf(",\"subdetectors\":[");
-  const char* separator = "";
-  for (const std::string& name : reconstructor.subdetectors()) {
-    std::printf("%s\"%s\"", separator, name.c_str());
-    separator = ",";
-  }
-  std::printf("]}\n");
+  std::printf(",");
+  print_list("subdetectors", reconstructor.subdetectors(),
+             [](const std::string& name) { std::printf("\"%s\"", name.c_str()); });
+  std::printf("}\n");
 
   std::ifstream file(path);
   std::string line;
@@ -188,14 +183,9 @@ void run(const std::string& model, const std::string& path, int repetitions, con
     print("decoder", reco.decoder);
     std::printf(",");
     print("refinement", reco.refinement);
-    std::printf("},\"particles\":[");
-    separator = "";
-    for (const pflow::Particle& particle : reco.particles) {
-      std::printf("%s", separator);
-      print(particle);
-      separator = ",";
-    }
-    std::printf("]}\n");
+    std::printf("},");
+    print_list("particles", reco.particles, print_particle);
+    std::printf("}\n");
   }
   std::printf("{\"peak_memory_kb\":%ld}\n", peak_memory_kb());
 }
