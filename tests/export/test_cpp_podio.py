@@ -49,11 +49,11 @@ COLLECTIONS = (*(f"{name}={calorimeter}" for name, calorimeter in CLD.items()), 
 MODEL = "general"
 
 
-def compile_with_podio(source: Path, library: Path, beside: tuple[Path, ...] = (SOURCES / "event.cpp",)) -> Path:
-    """Compile a program of podio's with the library and sources beside it; its path."""
+def compile_with_podio(source: Path, library: Path) -> Path:
+    """Compile a program of podio's with event.cpp and the library; its path."""
     program, folder = library.with_name(source.stem), library.parent
     include = [*(f"-isystem{root}/include" for root in FOLDERS), f"-I{SOURCES}", f"-I{GAUDI}"]
-    objects = [str(source), *map(str, beside), str(library), str(folder / RUNTIME), f"-Wl,-rpath,{folder}"]
+    objects = [str(source), str(SOURCES / "event.cpp"), str(library), str(folder / RUNTIME), f"-Wl,-rpath,{folder}"]
     folders = [option for root in FOLDERS for option in (f"-L{root}/lib", f"-Wl,-rpath,{root}/lib")]
     libraries = ["-lpodioIO", "-lpodio", "-ledm4hep", "-ledm4hepUtils", "-pthread"]
     command = [*COMPILER, "-std=c++20", "-O1", *include, *objects, *folders, *libraries, "-o", str(program)]
@@ -211,14 +211,6 @@ def test_the_algorithm_gives_what_the_program_writes(job, by_program, source, tm
     assert podio.parameters["PFlowParticleID__AlgoName"] == ("PFlow",)
     assert podio.parameters["PFlowClusters__SubdetectorNames"] == tuple(CLD.values())
     podio.close()
-
-
-def test_the_example_gives_what_the_program_writes(library, exported, by_program, source, tmp_path):
-    program = compile_with_podio(GAUDI.with_name("example.cpp"), library, beside=())
-    names = [word for pair in CLD.items() for word in pair]
-    subprocess.run([program, exported(MODEL, "cld"), source, tmp_path / "out.root", *names], check=True)
-    ours, expected = contents(tmp_path / "out.root"), contents(by_program)
-    assert_same(ours, {name: expected[name] for name in ours})
 
 
 def test_monte_carlo_links_are_those_of_the_command_line(pflow_podio, job, source, tmp_path):

@@ -5,6 +5,9 @@
 ///     auto collections = pflow::make_collections(reconstructor, reconstructor.reconstruct(event.hits, event.tracks),
 ///                                                event, algorithm_type);
 ///
+/// A program that decodes cell ids itself, with DD4hep's decoder for example, gives sources the encoding "" and, between
+/// make_event and reconstruct, sets event.hits[i].layer from event.hit_objects[i].getCellID() for each hit i.
+///
 /// The result is what `pflow reconstruct --format edm4hep` writes. C++20 and EDM4hep 1.0; neither Gaudi nor DD4hep.
 
 #ifndef PFLOW_EVENT_H
