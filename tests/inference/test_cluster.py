@@ -8,7 +8,9 @@ from pflow.data.dataset import Chunk
 from pflow.errors import ConfigError, InputError
 from pflow.event.events import BadEntriesWarning
 from pflow.inference.files import entries_of_a_chunk, executor_for, reconstruct_files
+from pflow.inference.scan import scan
 from pflow.io.particles_root import read_reco
+from pflow.metrics.scan import MODEL
 
 distributed = pytest.importorskip("distributed", reason="dask is not installed (pflow[cluster])")
 
@@ -101,7 +103,7 @@ def test_a_chunk_that_ends_every_process_and_a_lost_scheduler_are_said(monkeypat
 def test_threads_of_one_process_give_what_one_gives(random_checkpoint, sample_dir, tmp_path, same_reco, threads):
     """They shared the open files: two of two tries gave "truncated or damaged"."""
     inputs = [sample_dir / f"{name}_test_small.root" for name in ("gammasep", "multi")]
-    options = {"checkpoint": random_checkpoint, "device": "cpu", "max_particles": 2, "chunk_size": 1}
+    options = {"checkpoint": random_checkpoint, "device": "cpu", "max_particles": 2, "chunk_size": 2}
     reconstruct_files(inputs, output=tmp_path / "one.root", **options)
     reconstruct_files(inputs, output=tmp_path / "two.root", cluster=threads, **options)
     assert same_reco(read_reco(tmp_path / "one.root"), read_reco(tmp_path / "two.root"))
@@ -127,3 +129,14 @@ def test_threads_warn_of_what_is_in_their_own_chunk(random_checkpoint, sample_di
         said.append([str(warning.message) for warning in warned])
     assert said[0] == said[1]
     assert len(said[0]) > 1
+
+
+def test_a_scan_by_threads_gives_what_one_gives(random_checkpoint, sample_dir, threads):
+    options = {"vary": {"cells": [2]}, "entries": 5, "oracle": False, "null_test": False, "chunk_size": 3}
+    options |= {"files": sample_dir / "multi_test_small.root", "checkpoint": random_checkpoint, "device": "cpu"}
+    here, there = (scan(**options, cluster=cluster) for cluster in (None, threads))
+    for one, other in zip(here.points, there.points, strict=True):
+        numbers, by_threads = (
+            {key: number.value for key, number in point.algorithms[MODEL].items()} for point in (one, other)
+        )
+        assert numbers == pytest.approx(by_threads, rel=1e-5)

@@ -349,7 +349,7 @@ def check_same(found, expected):
 
 @pytest.mark.parametrize(
     ("name", "file", "n"),
-    [("general", "zqq_test_small.root", 2), ("ild-g4-photon", "gammasep_test_small.root", 6)],
+    [("general", "multi_test_small.root", 4), ("ild-g4-photon", "gammasep_test_small.root", 6)],
 )
 def test_particles_depend_on_no_batch_order_and_threads(name, file, n, sample_dir):
     model, events = load_model(name), read_events(sample_dir / file, entry_stop=n)
@@ -411,18 +411,17 @@ def test_cells_are_merged_to_the_size_that_is_asked_for(sample_dir, tmp_path, si
         reconstruct(events, model, merge_mm=5.0)
 
 
-@pytest.mark.filterwarnings("ignore:.*in a form that can be copied")
-def test_the_sum_of_the_list_is_one_in_memory_files_and_evaluation_and_candidates_are_apart(
-    cld_path, cld_rec, tmp_path
-):
-    made = reconstruct(cld_rec, "general", candidates=0.05)
+def test_the_sum_of_the_list_is_one_in_memory_files_and_evaluation_and_candidates_are_apart(cld_rec, tmp_path):
+    events = cld_rec[:2]
+    write_events(tmp_path / "two.root", events)
+    made = reconstruct(events, "general", candidates=0.05)
     sums = ak.to_numpy(ak.sum(made.particles, axis=-1).energy)
-    response = sums / visible_truth(cld_rec, select_targets(cld_rec)).sums[:, 3]
-    numbers = evaluate(made, cld_rec, oracle=False).algorithms["PFlow"]["event"]["visible_energy"]
+    response = sums / visible_truth(events, select_targets(events)).sums[:, 3]
+    numbers = evaluate(made, events, oracle=False).algorithms["PFlow"]["event"]["visible_energy"]
     assert numbers["response_median"].value == pytest.approx(np.median(response), rel=1e-5)
     for format in ("ttree", "edm4hep"):
         out = tmp_path / f"{format}.root"
-        reconstruct_files([cld_path], output=out, format=format, candidates=0.05)
+        reconstruct_files([tmp_path / "two.root"], output=out, format=format, candidates=0.05)
         written = uproot.open(out)["events"]["PFlow.energy"].array()
         np.testing.assert_allclose(ak.sum(written, axis=1), sums, rtol=1e-5)
         for name in ("particles", "candidates"):

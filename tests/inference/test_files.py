@@ -106,14 +106,6 @@ def test_tracks_from_monte_carlo_particles_are_marked_in_the_output(model, cld_s
     assert ((read_reco(tmp_path / "out.root").flags & Flag.TRUTH_TRACKS) != 0).all()
 
 
-@pytest.mark.filterwarnings("ignore:.* GeV of tracks are in no particle")  # random weights
-def test_an_edm4hep_file_has_its_inputs_collections_and_links(model, cld_rntuple_path, tmp_path):
-    write([cld_rntuple_path], model, tmp_path / "links.root", detector="cld", format="edm4hep", mc_links=True)
-    of_input = {name.partition(":")[0] for name in uproot.open(cld_rntuple_path)["events"].keys(recursive=False)}
-    of_output = set(uproot.open(tmp_path / "links.root")["events"].keys(recursive=False))
-    assert of_input | {"PFlowMCParticleLinks"} <= of_output
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -253,23 +245,18 @@ def outputs(folder):
     return sorted(path.name for path in folder.iterdir())
 
 
-def test_each_input_has_its_output(inputs, run, tmp_path, same_reco):
+def test_each_input_has_its_output_and_a_second_run_makes_those_that_lack(inputs, run, tmp_path, same_reco):
+    run(inputs[:2], chunk_size=2)
+    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "reco").iterdir()}
     summary = run(inputs, chunk_size=2)
     assert outputs(tmp_path / "reco") == ["run0.reco.root", "run1.reco.root", "run2.reco.root"]
-    assert (summary.n_events, len(summary.written)) == (N_FILES * N_EVENTS, N_FILES)
-    run([inputs[1]], output=tmp_path / "alone.root", output_dir=None, chunk_size=2)
-    alone, together = (read_reco(tmp_path / name) for name in ("alone.root", "reco/run1.reco.root"))
-    assert same_reco(together, alone)
-
-
-def test_a_second_run_leaves_what_is_there_and_makes_the_rest(inputs, run, tmp_path):
-    run(inputs[:2])
-    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "reco").iterdir()}
-    summary = run(inputs)
     assert [path.name for path in summary.finished_before] == ["run0.reco.root", "run1.reco.root"]
     assert [path.name for path in summary.written] == ["run2.reco.root"]
     assert summary.n_events == N_EVENTS
     assert {path: path.stat().st_mtime_ns for path in before} == before
+    run([inputs[1]], output=tmp_path / "alone.root", output_dir=None, chunk_size=2)
+    alone, together = (read_reco(tmp_path / name) for name in ("alone.root", "reco/run1.reco.root"))
+    assert same_reco(together, alone)
 
 
 def test_a_damaged_output_is_made_again_by_force_only(inputs, run, tmp_path):
@@ -377,10 +364,15 @@ def test_the_output_has_one_place_and_inputs_different_names(inputs, run, model,
         run([inputs[0], tmp_path / "run0.root"])
 
 
-def test_podio_files_are_kept_too(inputs, run, tmp_path):
-    run(inputs[:1], format="edm4hep")
-    assert outputs(tmp_path / "reco") == ["run0.reco.edm4hep.root"]
-    assert len(run(inputs[:1], format="edm4hep").finished_before) == 1
+@pytest.mark.filterwarnings("ignore:.* GeV of tracks are in no particle")  # random weights
+def test_an_edm4hep_file_has_its_inputs_collections_and_links_and_is_kept(cld_rntuple_path, run, tmp_path):
+    options = {"detector": "cld", "format": "edm4hep", "mc_links": True}
+    (path,) = run([cld_rntuple_path], **options).written
+    assert path == tmp_path / "reco" / "cld_zqq_small_rntuple.reco.edm4hep.root"
+    of_input = {name.partition(":")[0] for name in uproot.open(cld_rntuple_path)["events"].keys(recursive=False)}
+    of_output = set(uproot.open(path)["events"].keys(recursive=False))
+    assert of_input | {"PFlowMCParticleLinks"} <= of_output
+    assert run([cld_rntuple_path], **options).finished_before == [path]
 
 
 def test_the_command_lists_what_was_left_out_and_exits_with_3(with_a_bad_one, random_checkpoint, tmp_path, capsys):
