@@ -1,6 +1,1 @@
-#pragma once
-#include "CalorimeterHitCollection.h"
-
-namespace edm4hep {
-using CaloHitMCParticleLinkCollection = Created<LinkToMC<CalorimeterHit>>;
-}
+#include "edm4hep.h"

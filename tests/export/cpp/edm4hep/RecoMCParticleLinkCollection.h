@@ -1,6 +1,1 @@
-#pragma once
-#include "ReconstructedParticleCollection.h"
-
-namespace edm4hep {
-using RecoMCParticleLinkCollection = Created<LinkToMC<ReconstructedParticle>>;
-}
+#include "edm4hep.h"

@@ -1,6 +1,1 @@
-#pragma once
-#include "TrackCollection.h"
-
-namespace edm4hep {
-using TrackMCParticleLinkCollection = Created<LinkToMC<Track>>;
-}
+#include "edm4hep.h"
