@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from pflow.cli.main import add_file_options, add_option, add_options, number, read_options, truth_options
-from pflow.errors import ConfigError, PflowError
+from pflow.errors import ConfigError, PflowError, reading
+from pflow.io.atomic import check_output
 from pflow.show import text_facts, text_table
 
 if TYPE_CHECKING:
@@ -169,8 +170,9 @@ def _print_collections(content: FileContent, title: str) -> None:
 
 def _provenance(file: str) -> dict[str, Any] | None:
     """Provenance of an output of pflow or of a model; None for any other file."""
+    from pflow.checkpoint import read_checkpoint
     from pflow.config import model_folder
-    from pflow.errors import reading
+    from pflow.metrics.evaluation import provenance_of
 
     path = Path(file)
     if path.suffix == ".json":
@@ -179,8 +181,6 @@ def _provenance(file: str) -> dict[str, Any] | None:
             is_scan = str(content["schema"]).startswith("pflow-scan")
             return {"kind": "scan", **content["provenance"]} if is_scan else {"kind": "evaluation", **content["inputs"]}
     if path.suffix == ".ckpt" or model_folder(file) is not None:
-        from pflow.checkpoint import read_checkpoint
-
         model = read_checkpoint(file)
         return {
             "kind": "model",
@@ -188,8 +188,6 @@ def _provenance(file: str) -> dict[str, Any] | None:
             "pflow_version": model.header.version,
             "training": dict(model.header.provenance),
         }
-    from pflow.metrics.evaluation import provenance_of
-
     made = provenance_of(file)  # a faulty file is reported when it is read
     return None if made is None else {"kind": "reconstruction", **made}
 
@@ -276,8 +274,6 @@ def detector(args: argparse.Namespace) -> int:
     A comment beside each value says how it was found: given, in the file, measured with its hits and tracks, or
     guessed. A value that the file does not contain is null: give it as an option, or fill it in.
     """
-    from pflow.errors import reading
-    from pflow.io.atomic import check_output
     from pflow.io.draft import Answers, draft_detector, write_draft
     from pflow.io.edm4hep.podio import open_podio
     from pflow.io.open import fitting_detectors, read_events
@@ -341,7 +337,6 @@ def convert_arguments(parser: argparse.ArgumentParser) -> None:
 
 def convert(args: argparse.Namespace) -> int:
     """Turn the first paper's HDF5 files, and any other readable file, into ROOT files (flat ntuples)."""
-    from pflow.io.atomic import check_output
     from pflow.io.flat import write_events
 
     if Path(args.output).suffix.lower() != ".root":

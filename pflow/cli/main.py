@@ -28,7 +28,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from pflow.errors import ConfigError, PflowError, first_line, nearest
+from pflow.errors import ConfigError, PflowError, first_line, nearest, warn
 
 if TYPE_CHECKING:
     from pflow.io.open import ReadOptions
@@ -220,7 +220,6 @@ def truth_options(args: argparse.Namespace) -> dict[str, Any]:
 
 def warn_of_training(configuration: Mapping[str, Any], paths: Iterable[str]) -> None:
     """Warn of event files that a model was trained on, known by their UUIDs or, in older models, by their names."""
-    from pflow.errors import warn
     from pflow.event.events import ImplausibleWarning
     from pflow.io.root import file_uuid
 

@@ -18,6 +18,7 @@ from pflow.cli.main import (
     warn_of_training,
 )
 from pflow.errors import ConfigError, InputError, missing_package
+from pflow.io.atomic import check_output
 
 if TYPE_CHECKING:
     from pflow.inference.files import Summary
@@ -150,7 +151,6 @@ def calibrate(args: argparse.Namespace) -> int:
     """Calibrate a model on validation files, not training files: decoding options, photon energies, uncertainties."""
     from pflow import calibration
     from pflow.checkpoint import FILES, load_model, write_weights
-    from pflow.io.atomic import check_output
     from pflow.io.open import matching
     from pflow.io.root import file_uuid
     from pflow.physics.pdg import CLASSES
@@ -222,7 +222,6 @@ def export_arguments(parser: argparse.ArgumentParser) -> None:
 def export(args: argparse.Namespace) -> int:
     """Write a trained model for use elsewhere: as ONNX, for inference without Python, or its weights, to pass on."""
     from pflow.checkpoint import EXPORT_FILES, load_model, write_weights
-    from pflow.io.atomic import check_output
 
     if args.format == "weights":
         if args.detector is not None:

@@ -21,6 +21,7 @@ from pflow.cli.main import (
     warn_of_training,
 )
 from pflow.errors import ConfigError, InputError
+from pflow.io.atomic import check_output, make_folder, replacing
 
 if TYPE_CHECKING:
     from pflow.metrics.match import HitMatching, Matching
@@ -77,7 +78,6 @@ def evaluate(args: argparse.Namespace) -> int:
     """Compare reconstructed particles with the truth: a table on screen, metrics.json and plots in a folder."""
     from rich.console import Console
 
-    from pflow.io.atomic import check_output, make_folder
     from pflow.io.open import matching
     from pflow.metrics.evaluation import evaluate, provenance_of, truth_settings
     from pflow.metrics.report import document, table
@@ -188,8 +188,6 @@ def _remove_report(folder: Path) -> None:
 
 
 def _write(path: Path, data: bytes, args: argparse.Namespace) -> None:
-    from pflow.io.atomic import replacing
-
     with replacing(path, force=args.force) as partial:
         partial.write_bytes(data)
 
@@ -311,7 +309,6 @@ def display_arguments(parser: argparse.ArgumentParser) -> None:
 
 def display(args: argparse.Namespace) -> int:
     """Draw one event: a figure (x-y, z-r and 3D) as PNG or PDF, and a self-contained interactive 3D page as HTML."""
-    from pflow.io.atomic import check_output, replacing
     from pflow.io.particles_root import read_reco
     from pflow.metrics.evaluation import check_input
     from pflow.plots import rendered
