@@ -94,11 +94,9 @@ def test_another_file_or_none_is_an_error_that_names_it(tmp_path, content):
         read_checkpoint(path)
 
 
-@pytest.mark.parametrize("share", [0.2, 0.6, 0.95])
-def test_a_truncated_checkpoint_is_an_error(save, share):
+def test_a_truncated_checkpoint_is_an_error(save):
     path = save()
-    content = path.read_bytes()
-    path.write_bytes(content[: int(share * len(content))])
+    path.write_bytes(path.read_bytes()[:-100])
     with pytest.raises(InputError, match="not a checkpoint"):
         read_checkpoint(path)
 

@@ -65,14 +65,6 @@ def test_a_fit_leaves_its_configuration_logs_and_models_to_use(run, small):
     assert model.reconstructor.decoding.max_particles == 3
 
 
-def test_without_a_validation_the_last_line_names_the_last_model(tiny, data, tmp_path, capsys):
-    assert fit.main("fit", [*tiny, *data, "--trainer.max-steps=1"]) == 0
-    last = tmp_path / "run" / "last.ckpt"
-    said = f"no best model by val/wrong_energy, without a validation; the last one is {last}"
-    assert capsys.readouterr().out.splitlines()[-1] == said
-    assert last.is_file()
-
-
 EVERY = "--trainer.check-val-every-n-epoch"
 
 
@@ -86,11 +78,16 @@ EVERY = "--trainer.check-val-every-n-epoch"
 )
 def test_the_last_step_is_kept_however_often_is_validated(tiny, data, tmp_path, capsys, validations, best, last):
     assert fit.main("fit", [*tiny, *data, *validations]) == 0
-    assert read_checkpoint(tmp_path / "run" / "last.ckpt").header.provenance["step"] == last
-    assert (tmp_path / "run" / "best.ckpt").exists() is bool(best)
-    assert not best or read_checkpoint(tmp_path / "run" / "best.ckpt").header.provenance["step"] in best
-    said = f"not validated, and maybe better: the last 1 of 7 steps, in {tmp_path / 'run' / 'last.ckpt'}\n"
-    assert (said in capsys.readouterr().out) is bool(best)
+    folder, shown = tmp_path / "run", capsys.readouterr().out
+    assert read_checkpoint(folder / "last.ckpt").header.provenance["step"] == last
+    assert (folder / "best.ckpt").exists() is bool(best)
+    if best:
+        assert read_checkpoint(folder / "best.ckpt").header.provenance["step"] in best
+        assert f"not validated, and maybe better: the last 1 of 7 steps, in {folder / 'last.ckpt'}\n" in shown
+    else:
+        said = f"no best model by val/wrong_energy, without a validation; the last one is {folder / 'last.ckpt'}"
+        assert shown.splitlines()[-1] == said
+        assert "not validated" not in shown
 
 
 def test_a_training_of_which_nothing_was_saved_says_so(tiny, data, monkeypatch):
@@ -382,9 +379,8 @@ def test_help_begins_with_what_is_used_most_and_has_dashes_and_texts(capsys):
     assert fit.main("fit", [*words, "--print-config"]) == 0  # each is one
 
 
-@pytest.mark.parametrize("words", [["--model.reconstructor=translation"], ["--model.reconstructor", "translation"]])
-def test_an_architecture_has_a_short_name(words, capsys):
-    assert fit.main("fit", [*words, "--print_config"]) == 0
+def test_an_architecture_has_a_short_name(capsys):
+    assert fit.main("fit", ["--model.reconstructor", "translation", "--print_config"]) == 0
     printed = yaml.safe_load(capsys.readouterr().out)["model"]["reconstructor"]["class_path"]
     assert printed == "pflow.model.translation.TranslationReconstructor"
 
@@ -454,15 +450,6 @@ def test_wrong_usage_is_said_in_one_line(option, message, tmp_path, capsys):
     assert said.startswith("pflow fit: error: ")
     assert message in said
     assert said.count("\n") == 1
-
-
-def test_a_checkpoint_with_code_is_refused(run, data, tmp_path, payload):
-    content = torch.load(run / "last.ckpt", weights_only=True)
-    torch.save({**content, "callbacks": payload[0]}, tmp_path / "bad.ckpt")
-    for option in ("--checkpoint", "--start-from"):
-        with pytest.raises(InputError, match="runs no code"):
-            fit.main("fit", [*data, f"{option}={tmp_path / 'bad.ckpt'}"])
-    assert not payload[1].exists()
 
 
 @pytest.fixture(scope="module")

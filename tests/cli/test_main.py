@@ -64,16 +64,16 @@ def test_every_verb_refuses_an_existing_output_before_any_work(words, output, sa
     assert (path.read_text(), [*path.parent.iterdir()]) == ("precious", [path])
 
 
-def test_a_tilde_in_an_option_is_the_home_folder(sample_dir, tmp_path, monkeypatch):
+def test_a_tilde_in_an_option_is_the_home_folder(small, tiny, tmp_path, monkeypatch):
     """Shells do not replace it behind an equals sign, nor in a configuration."""
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.chdir(tmp_path)
-    sample = sample_dir / "gamma1_train_small.root"
-    assert main(["display", str(sample), "--output=~/event.png"]) == 0
+    sample = small["val"]
+    assert main(["display", sample, "--output=~/event.html"]) == 0
     (tmp_path / "mine.yaml").write_text("output: ~/run")
     words = [f"--data.train={sample}", f"--data.val={sample}", "--trainer.max-steps=1", "--trainer.logger=false"]
-    assert main(["fit", "--config=~/mine.yaml", *words]) == 0
-    assert {path.name for path in tmp_path.iterdir()} == {"event.png", "mine.yaml", "run"}
+    assert main(["fit", "--config=~/mine.yaml", *tiny, *words]) == 0
+    assert {path.name for path in tmp_path.iterdir()} == {"event.html", "mine.yaml", "run"}
     assert (tmp_path / "run" / "last.ckpt").is_file()
 
 
