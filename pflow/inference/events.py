@@ -285,10 +285,9 @@ def reconstruct(
         error = events.error_of(events.without_truth().violations(clones=True)[0])
         warn(f"hits or tracks cannot be used and are left out; the first: {error}", LeftOutWarning)
     usable = usable_events(cleaned, max_hits, on_error)
-    reconstruction = reconstruct_valid(usable, ready, on_error)
+    reconstruction, momentum = reconstruct_valid(usable, ready, on_error)
     scales = measure(usable.emptied((reconstruction.flags & Flag.BAD_INPUT) > 0), reconstruction.particles)
     warn_of(compare(scales, model.tokeniser.sample), events.path or "these events")
-    momentum = track_momentum(reconstruction, usable, model).sum(axis=0)
     warn_of_tracks(momentum, count_flags(reconstruction.flags), len(events), events.path or "these events")
     if "tracks" in left_out and reconstruction.track_links is not None:  # the caller's events have all of them
         index = jagged.local_index(jagged.count(events.tracks))[~left_out["tracks"]]
@@ -310,8 +309,11 @@ def check_geometry(events: Events, trained_on: Detector) -> None:
         )
 
 
-def reconstruct_valid(events: Events, engine: Engine, on_error: str) -> Reconstruction:
-    """Reconstruct events that are known to be usable."""
+def reconstruct_valid(events: Events, engine: Engine, on_error: str) -> tuple[Reconstruction, Floats]:
+    """Reconstruct events that are known to be usable; and `Reconstruction.track_momentum`, summed over them, GeV [3].
+
+    The momentum is of the events that the model can read, and 0 for a model that reads no tracks.
+    """
     model, tokeniser = engine.model, engine.model.tokeniser
     encoded, events = without_refused(events, functools.partial(tokeniser.encode, truth=False), on_error)
     collector = engine.collect(encoded)
@@ -332,17 +334,13 @@ def reconstruct_valid(events: Events, engine: Engine, on_error: str) -> Reconstr
     flags = reconstruction.flags.copy()
     # An event that is empty or was cut has lost its tracks for a reason that has a flag of its own.
     complete = (flags & (Flag.BAD_INPUT | Flag.MAX_PARTICLES | Flag.NOT_FINITE)) == 0
-    total, neutral, lost = track_momentum(reconstruction, events, model).T
+    # A model that reads no tracks cannot lose them: there is nothing to warn of.
+    read = events if tokeniser.config.track_features else dataclasses.replace(events, tracks=None)
+    momentum = reconstruction.track_momentum(read)
+    total, neutral, lost = momentum.T
     flags[complete & (lost > MOST_UNUSED * total)] |= np.uint32(Flag.LOST_TRACKS)
     flags[complete & (neutral > MOST_UNUSED * total)] |= np.uint32(Flag.NEUTRAL_TRACKS)
-    return dataclasses.replace(reconstruction, flags=flags)
-
-
-def track_momentum(reconstruction: Reconstruction, events: Events, model: TrainedModel) -> Floats:
-    """`Reconstruction.track_momentum`; zeros for a model that reads no tracks."""
-    # A model that reads no tracks cannot lose them: there is nothing to warn of.
-    reads_tracks = bool(model.tokeniser.config.track_features)
-    return reconstruction.track_momentum(events if reads_tracks else dataclasses.replace(events, tracks=None))
+    return dataclasses.replace(reconstruction, flags=flags), momentum.sum(axis=0)
 
 
 def warn_of_tracks(momentum: Floats, flagged: Mapping[str, int], n_events: int, where: str) -> None:

@@ -54,7 +54,6 @@ from pflow.inference.events import (
     check_geometry,
     pick_device,
     reconstruct_valid,
-    track_momentum,
     usable_events,
     warn_of_tracks,
     with_detector,
@@ -116,10 +115,9 @@ class Worker:
             events, tokeniser = chunk.move.apply(events), self.model.tokeniser
             as_trained = events if tokeniser.config.geometry else with_detector(events, tokeniser.detector)
             usable = usable_events(as_trained, settings.max_hits, on_error, valid=True)
-            reconstruction = reconstruct_valid(usable, self._engine, on_error)
+            reconstruction, momentum = reconstruct_valid(usable, self._engine, on_error)
             # Hits of events that could not be used would stand beside no particles.
             scales = measure(events.emptied((reconstruction.flags & Flag.BAD_INPUT) > 0), reconstruction.particles)
-        momentum = track_momentum(reconstruction, usable, self.model).sum(axis=0)
         return ChunkResult(reconstruction, scales, momentum, tuple(warnings))
 
 

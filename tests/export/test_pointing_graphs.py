@@ -110,7 +110,7 @@ def test_graphs_give_the_particles_of_a_reconstruction(kind, events):
     graphs = pointing_graphs(model, reconstructor)
     assert all(module.training for module in reconstructor.modules()), "the model is changed"
     assert all(values.equal(before[name]) for name, values in reconstructor.state_dict().items())
-    expected = reconstruct_valid(events, Engine(model, device="cpu", batch_size=1), "raise").particles
+    expected = reconstruct_valid(events, Engine(model, device="cpu", batch_size=1), "raise")[0].particles
     for i in range(len(events)):
         values = inputs_of(events[i : i + 1])
         for graph in graphs.values():
