@@ -21,7 +21,11 @@ if missing := missing_for_cpp():
 
 HERE = Path(__file__).resolve().parent
 
-SMALL = ("gamma1_test_small.root", "cld_multi_test_small.root", "cld_zqq_small.edm4hep.root")
+SLOW = pytest.mark.slow  # `general` is exported for it, which takes most of two minutes
+SMALL = (
+    "gamma1_test_small.root",
+    *(pytest.param(name, marks=SLOW) for name in ("cld_multi_test_small.root", "cld_zqq_small.edm4hep.root")),
+)
 """Samples of the repository, of the ILD, for a model without tracks, and of CLD."""
 
 REAL = (
@@ -65,6 +69,7 @@ def test_particles_are_those_of_python(sample, sample_dir, from_cpp, no_tracks):
     assert assert_same(from_cpp(events, source), expected) >= 4
 
 
+@SLOW
 def test_events_of_few_hits_or_tracks(edge_cases, from_cpp):
     with pytest.warns(ImplausibleWarning, match="2 events begin with the hits of another one"):  # they are parts of one
         expected = reconstruct(edge_cases, load_model("general"), batch_size=1, device="cpu")
@@ -72,6 +77,7 @@ def test_events_of_few_hits_or_tracks(edge_cases, from_cpp):
     assert assert_same(from_cpp(edge_cases, "general"), particles_of(expected)) > 20
 
 
+@SLOW
 def test_threads_share_a_model(library, exported_general):
     program = compile_program(library, HERE / "cpp" / "threads.cpp", flags="-O0")
     done = subprocess.run([str(program), str(exported_general)], check=True, capture_output=True, text=True)
@@ -80,14 +86,14 @@ def test_threads_share_a_model(library, exported_general):
     assert different == 0
 
 
-def test_too_many_hits_are_an_error(program, exported_general, tmp_path):
+def test_too_many_hits_are_an_error(program, exported, no_tracks, tmp_path):
     (tmp_path / "events.txt").write_text("event\n" + 2001 * "hit 1 1900 0 0 0 0 nan\n")
     with pytest.raises(subprocess.CalledProcessError) as error:
-        run_program(program, exported_general, tmp_path / "events.txt", max_hits=2000)
+        run_program(program, exported(no_tracks, "ild_g4"), tmp_path / "events.txt", max_hits=2000)
     assert error.value.stderr == "error: hits: 2001, expected at most 2000 (Options::max_hits)\n"
 
 
-@pytest.mark.slow
+@SLOW
 def test_an_event_of_20_000_hits(data_dir, program, exported_general, tmp_path):
     events = overlay(read_events(data_dir / "cld_g4" / "zqq_test.root", entry_stop=12), [12])
     assert ak.num(events.hits)[0] > 20_000
@@ -100,7 +106,7 @@ def test_an_event_of_20_000_hits(data_dir, program, exported_general, tmp_path):
     assert last["peak_memory_kb"] < 2e6  # what the tests' own process holds does not count
 
 
-@pytest.mark.slow
+@SLOW
 def test_no_access_outside_of_memory_and_no_leak(edge_cases, exported_general, tmp_path):
     flags = "-O0 -g -fsanitize=address -fno-omit-frame-pointer"
     try:
@@ -113,7 +119,7 @@ def test_no_access_outside_of_memory_and_no_leak(edge_cases, exported_general, t
     assert len(done.stdout.splitlines()) == len(edge_cases) + 2
 
 
-@pytest.mark.slow
+@SLOW
 def test_particles_of_real_samples_are_those_of_python(data_dir, from_cpp):
     n_particles, model = 0, load_model("general")
     for path in REAL:
