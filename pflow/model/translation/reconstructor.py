@@ -79,11 +79,10 @@ class TranslationDecoder:
             self.assigned = self.assigned + copied.fraction
             prediction |= {"energy": copied.energy, "direction": copied.direction}
         prediction = {name: value[:, 0] for name, value in prediction.items()}
-        token = network.special.choose(prediction, eos_threshold=self.eos_threshold)
-        continuous = {name: prediction[name] for name in ("energy", "direction")}
-        self.next = {"charge": token.charge, "pdg": token.pdg, **continuous, "score": token.score}
-        ended: Tensor = token.ended & prediction["energy"].isfinite()  # NaN ends no event: the caller must see it
-        return ~ended
+        ended, chosen = network.special.choose(prediction, eos_threshold=self.eos_threshold)
+        self.next = {**chosen, "energy": prediction["energy"], "direction": prediction["direction"]}
+        goes_on: Tensor = ~(ended & prediction["energy"].isfinite())  # NaN ends no event: the caller must see it
+        return goes_on
 
     def sizes(self, goes_on: Tensor) -> Tensor:
         """`emit` needs none."""

@@ -26,15 +26,6 @@ PAD, BOS, EOS, SAMPLE = range(4)
 IGNORE = -100  # the label that torch's cross-entropy ignores
 
 
-class NextToken(NamedTuple):
-    """The next token of each event."""
-
-    ended: Tensor  # bool [B], the sequence has ended; the other fields then have no meaning
-    charge: Tensor  # int64 [B], physical index from 0, as pdg
-    pdg: Tensor
-    score: Tensor  # float32 [B], probability of `pdg` among the physical classes
-
-
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SpecialTokens:
     """One of the two treatments. `kind` is int64 [...]: pad 0, bos 1, eos 2, sample 3."""
@@ -63,18 +54,21 @@ class SpecialTokens:
             **{name: kind.masked_fill(kind == PAD, IGNORE) for name in self.heads},
         }
 
-    def choose(self, prediction: Mapping[str, Tensor], *, eos_threshold: float | None = 0.5) -> NextToken:
-        """Next tokens from the heads' logits [B, V], each the most probable.
+    def choose(
+        self, prediction: Mapping[str, Tensor], *, eos_threshold: float | None = 0.5
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """Whether each sequence ends, bool [B], and its next particle, from the heads' logits [B, V].
 
-        The sequence ends where the probability of eos, among it and the particles, reaches the threshold, or, without
-        one, where it is the largest.
+        It ends where the probability of eos, among it and the particles, reaches the threshold, or, without one, where
+        it is the largest. ``charge`` and ``pdg``, int64 [B], are the most probable physical indices from 0, ``score``
+        is the probability of `pdg` among the physical classes, float32 [B].
         """
         end = prediction[self.end][:, EOS:].softmax(-1)
         ended = end.argmax(-1) == 0 if eos_threshold is None else end[:, 0] >= eos_threshold
         charge, pdg_logits = (prediction[name][:, self.offset :] for name in ("charge", "pdg"))
         pdg = pdg_logits.argmax(-1)
         score = pdg_logits.float().softmax(-1).gather(-1, pdg[:, None]).squeeze(-1)
-        return NextToken(ended, charge.argmax(-1), pdg, score)
+        return ended, {"charge": charge.argmax(-1), "pdg": pdg, "score": score}
 
 
 SPECIAL: Mapping[str, SpecialTokens] = {
@@ -187,16 +181,12 @@ class TargetEmbedder(nn.Module):
         embedded: Tensor = self.embed(torch.cat([charge, pdg, continuous], dim=-1), tokens.kind)
         if self.position:
             index = torch.arange(first, first + embedded.shape[1], device=embedded.device)
-            embedded = embedded + _sinusoid(index, self.width).to(embedded.dtype)
+            even = torch.arange(0, self.width, 2, device=embedded.device)
+            angle = index[:, None] / 10_000.0 ** (even / self.width)  # geometric wavelengths
+            # Cut, as an odd width has one sine more than cosines.
+            sinusoid = torch.stack([angle.sin(), angle.cos()], dim=-1).flatten(1)[:, : self.width]
+            embedded = embedded + sinusoid.to(embedded.dtype)
         return embedded
-
-
-def _sinusoid(index: Tensor, width: int) -> Tensor:
-    """Sines and cosines of `index` [T] at geometric wavelengths, [T, W]."""
-    even = torch.arange(0, width, 2, device=index.device)
-    angle = index[:, None] / 10_000.0 ** (even / width)
-    # Cut, as an odd width has one sine more than cosines.
-    return torch.stack([angle.sin(), angle.cos()], dim=-1).flatten(1)[:, :width]
 
 
 SOURCES = {"hits": (), "cross": ("track_features",), "typed": ("track_features", "tracker_hit_features")}

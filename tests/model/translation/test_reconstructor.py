@@ -38,16 +38,16 @@ def generate_naively(network: TranslationNetwork, batch: Batch, *, max_particles
         prediction = network(dataclasses.replace(batch, target=Target(**parts, mask=everything)))
         prediction.pop("item_energy", None)  # no prediction, and not of a step
         last = {name: value[:, step] for name, value in prediction.items()}
-        pick = network.special.choose(last)
-        ended = ended | pick.ended
+        ends, pick = network.special.choose(last)
+        ended = ended | ends
         if step == max_particles or ended.all():
             break
-        new = last | {"charge": pick.charge, "pdg": pick.pdg}
+        new = last | pick
         if batch.readout is not None and "fraction" in last:
             new["hit_fraction"] = last["fraction"].gather(1, batch.readout.token) * batch.readout.mask
             new["track_fraction"] = last["fraction"][:, last["pointer"].shape[1] :]
         parts = {name: torch.cat([part, new[name][:, None]], dim=1) for name, part in parts.items()}
-        scores.append(pick.score)
+        scores.append(pick["score"])
         goes_on.append(~ended)
     mask = torch.stack(goes_on, dim=1) if goes_on else none.bool()
     for name in ("hit_fraction", "track_fraction"):

@@ -63,12 +63,12 @@ def test_the_head_of_the_charge_or_kind_ends_a_sequence():
     Event 0: eos beats sample, though pad and bos are better. Event 1: sample; special class 0 is never chosen.
     """
     charge, pdg = [[0, 0, 5, 1, 2, 3], [9, 9, 0, 1, 2, 1]], [[0, 0, 0, 1, 0], [9, 9, 9, 1, 2]]
-    choice = choose(FLAGS, charge=charge, pdg=pdg)
-    assert choice.ended.tolist() == [True, False]
-    assert (choice.charge[1], choice.pdg[1]) == (1, 1)
-    choice = choose(KIND, kind=[[9, 9, 2, 1], [9, 9, 1, 2]], charge=[[9, 0, 1, 0]] * 2, pdg=[[9, 3, 1]] * 2)
-    assert choice.ended.tolist() == [True, False]
-    assert (choice.charge[1], choice.pdg[1]) == (1, 0)
+    ended, choice = choose(FLAGS, charge=charge, pdg=pdg)
+    assert ended.tolist() == [True, False]
+    assert (choice["charge"][1], choice["pdg"][1]) == (1, 1)
+    ended, choice = choose(KIND, kind=[[9, 9, 2, 1], [9, 9, 1, 2]], charge=[[9, 0, 1, 0]] * 2, pdg=[[9, 3, 1]] * 2)
+    assert ended.tolist() == [True, False]
+    assert (choice["charge"][1], choice["pdg"][1]) == (1, 0)
 
 
 @pytest.mark.parametrize("special", [FLAGS, KIND])
@@ -81,15 +81,15 @@ def test_the_end_needs_the_probability_of_the_threshold(special, threshold, ende
     low, charge, particle = -50.0, math.log(0.3 / 0.4), math.log(0.6 / 0.4)
     ended = ended and not (threshold is None and special is KIND)  # its only other class has 0.6
     logits = {"charge": [[low, low, 0, low, charge, charge]], "kind": [[low, low, 0, particle]], "pdg": [[0, 0, 0, 0]]}
-    assert choose(special, **logits, eos_threshold=threshold).ended.tolist() == [ended]
+    assert choose(special, **logits, eos_threshold=threshold)[0].tolist() == [ended]
 
 
 @pytest.mark.parametrize("special", [FLAGS, KIND])
 def test_score_is_the_probability_of_the_pdg_among_physical_ones(special):
     """Two physical classes with logits 0 and log 3: probability 3/4, whatever the special classes say."""
     pdg = [[9.0] * special.offset + [0.0, math.log(3.0)]]
-    token = choose(special, pdg=pdg, charge=[[1.0] * (special.offset + 2)], kind=[[0, 0, 0, 1]])
-    torch.testing.assert_close(token.score, torch.tensor([0.75]))
+    _, token = choose(special, pdg=pdg, charge=[[1.0] * (special.offset + 2)], kind=[[0, 0, 0, 1]])
+    torch.testing.assert_close(token["score"], torch.tensor([0.75]))
 
 
 W = 8
