@@ -88,29 +88,23 @@ class Copied(NamedTuple):
     direction: Tensor  # float [B, T, 3], unit vector
 
 
-class TeacherForcing(NamedTuple):
-    """Fractions of items of each target particle, and of all earlier ones; zero at the last position, the end."""
+def true_fractions(batch: Batch, items: Items) -> Tensor:
+    """Fractions of items of each target particle and of the end, which has none, float [B, T + 1, M].
 
-    true: Tensor  # float [B, T + 1, M]
-    assigned: Tensor  # float [B, T + 1, M]
-    item_energy: Tensor  # float [B, M], GeV, of all positions
-
-    @classmethod
-    def of(cls, batch: Batch, items: Items) -> TeacherForcing:
-        """ValueError: the batch has no target, or a target without fractions of hits."""
-        target, n_cells = batch.target, items.n_cells
-        if target is None or batch.readout is None or target.hit_fraction is None:
-            raise ValueError("target: a direction that is copied needs fractions of hits, and the batch has none")
-        deposit = sum_cells(target.hit_fraction * batch.readout.energy[:, None], batch.readout, n_cells)
-        true = deposit / items.energy[:, None, :n_cells].clamp(min=1e-9)
-        if (n_tracks := items.mask.shape[1] - n_cells) and target.track_fraction is not None:
-            of_tracks = torch.where(batch.readout.track_mask[:, None], target.track_fraction, 0.0)
-            true = torch.cat([true, of_tracks], dim=-1)
-        else:
-            true = functional.pad(true, (0, n_tracks))
-        true = torch.where(target.mask[..., None], true.clamp(0.0, 1.0), 0.0)
-        true = functional.pad(true, (0, 0, 0, 1))
-        return cls(true, before(true), items.energy)
+    ValueError: the batch has no target, or a target without fractions of hits.
+    """
+    target, n_cells = batch.target, items.n_cells
+    if target is None or batch.readout is None or target.hit_fraction is None:
+        raise ValueError("target: a direction that is copied needs fractions of hits, and the batch has none")
+    deposit = sum_cells(target.hit_fraction * batch.readout.energy[:, None], batch.readout, n_cells)
+    true = deposit / items.energy[:, None, :n_cells].clamp(min=1e-9)
+    if (n_tracks := items.mask.shape[1] - n_cells) and target.track_fraction is not None:
+        of_tracks = torch.where(batch.readout.track_mask[:, None], target.track_fraction, 0.0)
+        true = torch.cat([true, of_tracks], dim=-1)
+    else:
+        true = functional.pad(true, (0, n_tracks))
+    true = torch.where(target.mask[..., None], true.clamp(0.0, 1.0), 0.0)
+    return functional.pad(true, (0, 0, 0, 1))
 
 
 def before(fraction: Tensor) -> Tensor:
@@ -271,7 +265,7 @@ def seed_features(start: Tensor, items: Items) -> Tensor:
 
 
 def copy_losses(prediction: Mapping[str, Tensor], target: Target) -> dict[str, Tensor]:
-    """Losses by name of the fields of `Copied` and of `TeacherForcing`, means over real particles that have cells.
+    """Losses by name of what `TranslationNetwork.forward` copies, means over real particles that have cells.
 
     ``pointer``: cross-entropy with the shares of the particle's energy in the cells. ``assignment``: binary
     cross-entropy of the fraction of each item's unassigned part, weighted by the unassigned fraction times the square
@@ -462,8 +456,9 @@ class TranslationNetwork(nn.Module):
         At each of T + 1 positions, for the token after bos, the first particle, ..., the last: ``charge`` and ``pdg``,
         logits [B, T + 1, V] over the physical classes behind the special ones; ``energy`` [B, T + 1], log10 E
         normalised; ``direction`` [B, T + 1, 3], unit vector; with special tokens by kind ``kind``, logits [B, T + 1,
-        4]; where directions are copied the fields of `Copied` and `TeacherForcing`. ValueError: the batch has no
-        target, or lacks a source that the network reads.
+        4]; where directions are copied the fields of `Copied`, ``item_energy``, and of the items ``true`` fractions and
+        those ``assigned`` to earlier particles, [B, T + 1, M]. ValueError: the batch has no target, or lacks a source
+        that the network reads.
         """
         if batch.target is None:
             raise ValueError("target: the batch has none, and training needs one")
@@ -473,13 +468,15 @@ class TranslationNetwork(nn.Module):
         prediction: dict[str, Tensor] = self.heads(x)
         if self.copy is not None:
             items = self.copy.items(memory, batch)
-            forced = TeacherForcing.of(batch, items)
+            true = true_fractions(batch, items)
+            assigned = before(true)
             if self.training:
                 # Scheduled sampling (Bengio et al. 2015, arXiv:1506.03099): this pass only says what the next one sees
                 # as assigned to earlier particles.
                 with torch.no_grad():
-                    own = self.copy(x, items, forced.assigned, forced.true).fraction
+                    own = self.copy(x, items, assigned, true).fraction
                 is_own = torch.rand(len(own), 1, 1, device=own.device) < OWN_PROB
-                forced = forced._replace(assigned=torch.where(is_own, before(own), forced.assigned))
-            prediction |= self.copy(x, items, forced.assigned, forced.true)._asdict() | forced._asdict()
+                assigned = torch.where(is_own, before(own), assigned)
+            prediction |= self.copy(x, items, assigned, true)._asdict()
+            prediction |= {"true": true, "assigned": assigned, "item_energy": items.energy}
         return prediction

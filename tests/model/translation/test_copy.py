@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.nn.functional import normalize
 
-from pflow.model.translation.network import DIRECTION_UNIT, MIN_UNASSIGNED, Items, TeacherForcing, before, copy_losses
+from pflow.model.translation.network import DIRECTION_UNIT, MIN_UNASSIGNED, Items, before, copy_losses, true_fractions
 
 MEAN, STD = 0.8, 0.5  # of log10 E in `make_model`
 
@@ -76,14 +76,14 @@ def test_fractions_of_cells_are_of_their_energy(batch, copy):
     """The first event's first cell is its first two hits."""
     memory = torch.zeros(2, 2 + 5 + 1, 16)
     items = copy.items(memory, batch)
-    forced = TeacherForcing.of(batch, items)
+    true = true_fractions(batch, items)
     energy, fraction = batch.readout.energy[0, :2], batch.target.hit_fraction[0, :, :2]
     torch.testing.assert_close(items.energy[0, 0], energy.sum())
-    torch.testing.assert_close(forced.true[0, :2, 0], (fraction * energy).sum(1) / energy.sum())
-    torch.testing.assert_close(forced.true[:, :2, -1], batch.target.track_fraction[..., 0])
-    assert not forced.true[:, -1].any()  # the end
-    torch.testing.assert_close(forced.assigned[0, 2], forced.true[0, :2].sum(0))
-    assert not before(forced.true)[:, 0].any()
+    torch.testing.assert_close(true[0, :2, 0], (fraction * energy).sum(1) / energy.sum())
+    torch.testing.assert_close(true[:, :2, -1], batch.target.track_fraction[..., 0])
+    assert not true[:, -1].any()  # the end
+    torch.testing.assert_close(before(true)[0, 2], true[0, :2].sum(0))
+    assert not before(true)[:, 0].any()
 
 
 def prediction(pointer, assignment, true, assigned, direction):

@@ -7,9 +7,9 @@ from torch.nn.functional import pad
 
 from pflow.data.batch import Batch, Readout, TokenSet
 from pflow.model.transformer import initialise
-from pflow.model.translation.network import Copied, Heads, TeacherForcing
+from pflow.model.translation.network import Heads
 
-OF_CELLS = {*Copied._fields, *TeacherForcing._fields} - {"energy", "direction"}
+OF_CELLS = {"pointer", "assignment", "fraction", "true", "assigned", "item_energy"}
 HITS, PARTICLES = [12, 0, 5, 9], [3, 0, 1, 4]
 
 
