@@ -166,9 +166,6 @@ class Model(PointingReconstructor):
     def set_decoding(self, **options: Any) -> None:
         self.decoding = dataclasses.replace(self.decoding, **options)
 
-    def losses(self, batch: Batch) -> dict[str, Tensor]:
-        return self.training_step(batch)
-
 
 def _make_model(*, seed: int = 27, initial: bool = False, **options: Any) -> Model:
     """A small model with random weights, in evaluation mode; each option goes where it belongs.

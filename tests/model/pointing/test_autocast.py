@@ -47,7 +47,7 @@ def test_losses_and_gradients_equal_single_precision_but_for_rounding(make_model
     for rounds in (True, False):
         model.zero_grad()
         with torch.autocast("cpu", dtype=rounded_to, enabled=rounds):
-            losses = model.losses(batch)
+            losses = model.training_step(batch)
         losses["total"].backward()
         parts = (torch.zeros_like(p) if p.grad is None else p.grad for p in model.parameters())
         gradient = torch.cat([part.flatten() for part in parts])

@@ -27,19 +27,21 @@ def attention():
     return attention.eval()
 
 
+def written_out(query, key, value, unit, strength, mask=None):
+    """Softmax attention in double precision, with the bias lambda_h n_i . n_j of each head; [..., S, H, D]."""
+    query, key, value, unit, strength = (part.double() for part in (query, key, value, unit, strength))
+    near = strength[:, None, None] * (unit @ unit.mT)[..., None, :, :]
+    logits = torch.einsum("...shk,...thk->...hst", query, key) / query.shape[-1] ** 0.5 + near
+    if mask is not None:
+        logits = logits.masked_fill(~mask[:, None, None], float("-inf"))
+    return torch.einsum("...hst,...thd->...shd", logits.softmax(-1), value).float()
+
+
 def plain(attention, x, unit, mask):
-    """Softmax attention of each head, written out, with the bias lambda_h n_i . n_j."""
-    query, key = attention.query_key(x).chunk(2, dim=-1)
-    value = attention.value(x)
-    strengths = [3.0 * 2.718281828**0.3, 3000.0 * 2.718281828**-0.5]
-    narrow, wide = W // H - 3, W // H
-    heads = []
-    for h in range(H):
-        q, k = (part[..., h * narrow : (h + 1) * narrow] for part in (query, key))
-        logits = q @ k.transpose(1, 2) / narrow**0.5 + strengths[h] * unit @ unit.transpose(1, 2)
-        logits = logits.masked_fill(~mask[:, None], float("-inf"))
-        heads.append(logits.softmax(-1) @ value[..., h * wide : (h + 1) * wide])
-    return attention.out(torch.cat(heads, dim=-1))
+    query, key = attention.query_key(x).unflatten(-1, (2, H, -1)).unbind(-3)
+    strength = torch.tensor([3.0 * 2.718281828**0.3, 3000.0 * 2.718281828**-0.5])
+    attended = written_out(query, key, attention.value(x).unflatten(-1, (H, -1)), unit, strength, mask)
+    return attention.out(attended.flatten(-2))
 
 
 def fused(unit):
@@ -95,7 +97,6 @@ def test_the_encoder_and_its_gradients_are_the_same_packed_and_padded(inputs, mo
 
 N, K, D = 2 * nearby.BLOCK_TOKENS, 5, 8
 STRENGTH = torch.tensor([2.0, 300.0, 20000.0])
-SCALE = K**-0.5
 
 
 def jets(*, width: float = 0.2) -> torch.Tensor:
@@ -110,18 +111,9 @@ def tensors():
     return (torch.randn(N, 3, width, generator=generator) for width in (K, K, D))
 
 
-def full(query, key, value, unit):
-    """Softmax attention to all tokens, in double precision; [N, 3, D]."""
-    query, key, value, unit = (part.double() for part in (query, key, value, unit))
-    unit = normalize(unit, dim=-1)
-    near = STRENGTH.double()[:, None, None] * (unit @ unit.t() - 1.0)
-    logits = torch.einsum("shk,thk->hst", query, key) * SCALE + near
-    return torch.einsum("hst,thd->shd", logits.softmax(-1), value).float()
-
-
 def attend(query, key, value, unit):
     directions, order = Directions.of(unit)
-    parts = (part[order] for part in (SCALE * query, key, value))
+    parts = (part[order] for part in (query / K**0.5, key, value))
     return attend_nearby(*parts, directions, STRENGTH)[order.argsort()].unflatten(1, (3, D))
 
 
@@ -130,7 +122,7 @@ def attend(query, key, value, unit):
 def test_it_is_attention_to_all_tokens(size, width):
     query, key, value = tensors()
     unit = jets(width=width)
-    expected = full(size * query, size * key, value, unit)
+    expected = written_out(size * query, size * key, value, normalize(unit.double(), dim=-1), STRENGTH)
     torch.testing.assert_close(attend(size * query, size * key, value, unit), expected, rtol=1e-5, atol=2e-5)
 
 
@@ -155,8 +147,9 @@ def test_tokens_without_direction_are_as_far_from_all(rows):
     query, key, value = tensors()
     unit = jets()
     unit[rows] = 0.0
+    expected = written_out(query, key, value, unit, STRENGTH)
     # Logits of -20,000 are rounded to 0.001.
-    torch.testing.assert_close(attend(query, key, value, unit), full(query, key, value, unit), rtol=0, atol=0.005)
+    torch.testing.assert_close(attend(query, key, value, unit), expected, rtol=0, atol=0.005)
 
 
 def test_one_token():

@@ -50,14 +50,14 @@ def test_three_particles_without_hits_end_an_event(make_model, batch):
         model.network.decoder.pointer.eos[-1].bias.sub_(20.0)
         model.network.head.correct.bias[0].fill_(1.0)
         model.network.assignment.pair_logits.out[-1].bias.add_(20.0)
-    decoded = model.decode(batch, max_particles=60)
+    decoded = model.decode(batch, max_particles=20)
     assert not decoded.truncated.any()
     deposit = (decoded.hit_fraction * batch.readout.energy[:, None]).sum(-1)
     nothing = decoded.mask & (deposit < 0.0025) & (decoded.track_fraction.amax(-1) < 0.5)
     assert nothing.sum(1).min() >= 3
     assert all(flags[mask][-3:].all() for flags, mask in zip(nothing, decoded.mask, strict=True))
     model.set_decoding(min_deposit_fraction=0.0)
-    assert model.decode(batch, max_particles=60).truncated.all()
+    assert model.decode(batch, max_particles=20).truncated.all()
 
 
 def test_a_track_without_hits_is_no_empty_particle(make_model, by_hand):

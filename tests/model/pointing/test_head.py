@@ -164,7 +164,7 @@ def test_an_electron_is_turned_back_to_where_its_photon_went(showers_of, bias, e
 def test_the_refinement_learns_to_turn_the_directions_of_its_particles(make_model, batch, part):
     model = make_model(refine_layers=1, front=True, eos_threshold=0.9, existence_threshold=0.0)
     bias = part(model.network.refiner).bias
-    model.train().losses(batch)["direction"].backward()
+    model.train().training_step(batch)["direction"].backward()
     assert bias.grad.abs() > 0
     before = model.eval().decode(batch, max_particles=4)
     with torch.no_grad():

@@ -170,7 +170,7 @@ def test_equal_hits_have_the_direction_of_their_linear_barycentre(make_model, by
 def test_all_weights_are_trained(make_model, batch, own, options):
     model = make_model(**options).train()
     model.own_particles = own
-    model.losses(batch)["total"].backward()
+    model.training_step(batch)["total"].backward()
     assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
 
 
@@ -237,7 +237,7 @@ def test_memorised_particles_are_decoded_and_no_more(make_model, events, collate
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, max_lr=1e-2, total_steps=80)
     for _ in range(80):
         optimiser.zero_grad()
-        model.losses(two)["total"].backward()
+        model.training_step(two)["total"].backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimiser.step()
         schedule.step()
@@ -367,7 +367,7 @@ def test_losses_of_direction_and_incidence(losses):
 def test_losses_are_means_over_particles_of_the_whole_batch(model, events, collate):
     """Two events of four and one particles: the mean over five, not over two events; padding costs nothing."""
     both, longer, four, single = (
-        model.losses(collate([events[i] for i in chosen], extra=extra))
+        model.training_step(collate([events[i] for i in chosen], extra=extra))
         for chosen, extra in (((1, 2), 0), ((1, 2), 3), ((2,), 0), ((1,), 0))
     )
     torch.testing.assert_close(both["pdg"], (4 * four["pdg"] + single["pdg"]) / 5, rtol=1e-3, atol=1e-4)
@@ -389,13 +389,13 @@ def poor(request, make_event, collate, by_hand):
 def test_without_tokens_or_particles_losses_are_finite(make_model, poor, training, options):
     model = make_model(**options).train(training)
     model.own_particles = True
-    losses = model.losses(poor)
+    losses = model.training_step(poor)
     losses["total"].backward()
     assert all(value.isfinite() for value in losses.values())
     assert all(p.grad is None or p.grad.isfinite().all() for p in model.parameters())
 
 
 def test_tokens_without_particles_teach_the_end(model, by_hand):
-    losses = model.losses(by_hand(energy=[1.0], position=[[2000, 0, 0]]))
+    losses = model.training_step(by_hand(energy=[1.0], position=[[2000, 0, 0]]))
     assert losses["total"] == losses["eos"] > 0
     assert torch.autograd.grad(losses["total"], model.network.decoder.pointer.eos[-1].bias)[0] != 0

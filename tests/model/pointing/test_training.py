@@ -255,7 +255,7 @@ def test_whether_a_track_starts_a_particle_is_learned(parallel, batch):
     neutral = dataclasses.replace(batch.target, charge=batch.target.charge.clone())
     neutral.charge[0] = NEUTRAL
     batches = batch, dataclasses.replace(batch, target=neutral)
-    made = [parallel.losses(given)["starts"].item() for given in batches]
+    made = [parallel.training_step(given)["starts"].item() for given in batches]
     assert made[0] == pytest.approx(math.log1p(math.exp(-3.0)), rel=1e-4)  # initially 95%
     n_tracks = int(batch.readout.track_mask.sum())
     assert made[1] - made[0] == pytest.approx(3.0 / n_tracks, rel=1e-3)
@@ -372,7 +372,7 @@ def test_behind_a_frozen_first_stage_only_the_refiner_trains(make_model, batch, 
     assert model.first_stage_modules == tuple(f"network.{name}" for name in FIRST_STAGE)
     for name in model.first_stage_modules:
         model.get_submodule(name).requires_grad_(False).eval()
-    losses = model.losses(batch)
+    losses = model.training_step(batch)
     assert "pointer" not in losses
     losses["total"].backward()
     trained = {name for name, parameter in model.named_parameters() if parameter.grad is not None}
@@ -407,7 +407,7 @@ def test_a_few_steps_find_what_is_false_and_whose_hits_are(make_model, batch, mo
     history = []
     for _ in range(30):
         optimiser.zero_grad()
-        losses = model.losses(batch)
+        losses = model.training_step(batch)
         losses["total"].backward()
         optimiser.step()
         history.append([losses[name].item() for name in ("refined_assignment", "existence")])
