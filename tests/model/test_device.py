@@ -6,6 +6,7 @@ is given a tensor is made on the CPU.
 """
 
 import contextlib
+import copy
 import traceback
 from pathlib import Path
 from types import SimpleNamespace
@@ -126,17 +127,22 @@ SAMPLES = {"general": "cld_multi_test_small.root", "ild-g4-photon": "gammasep_te
 """Of the shipped models whose operations can be followed: translation makes tensors where no operation is seen."""
 
 
-@pytest.fixture(params=SAMPLES)
-def prepared(sample_dir, request, monkeypatch):
-    """A shipped model and a batch, elsewhere."""
+@pytest.fixture(scope="module", params=SAMPLES)
+def shipped(sample_dir, request):
+    """A shipped model, not to be changed, and the tokens of two events."""
+    model = load_model(request.param)
+    return model.reconstructor, model.tokeniser.encode(read_events(sample_dir / SAMPLES[request.param], entry_stop=2))
+
+
+@pytest.fixture
+def prepared(shipped, monkeypatch):
+    """The model and a batch, elsewhere."""
     monkeypatch.setattr(reconstructor_module, "generate", generate.__wrapped__)  # no views of a subclass in inference
     monkeypatch.setattr(torch, "autocast", lambda *_, **__: contextlib.nullcontext())  # it does not know the device
     monkeypatch.setattr(torch.__future__, "get_overwrite_module_params_on_conversion", lambda: True)
-    model = load_model(request.param)
-    tokens = model.tokeniser.encode(read_events(sample_dir / SAMPLES[request.param], entry_stop=2))
     with Device():
-        batch = collate(tokens).to(GPU)
-    return model.reconstructor._apply(Elsewhere), batch
+        batch = collate(shipped[1]).to(GPU)
+    return copy.deepcopy(shipped[0])._apply(Elsewhere), batch
 
 
 def on_the_cpu(part):
@@ -150,13 +156,12 @@ def waits_of(work):
     return result, device.waits
 
 
-def test_decoding_gives_what_the_cpu_gives_and_waits_once_a_step(prepared, request):
+def test_decoding_gives_what_the_cpu_gives_and_waits_once_a_step(prepared, shipped):
     reconstructor, batch = prepared
     assert isinstance(batch.hits.features, Elsewhere)
     with torch.no_grad():
         particles, waits = waits_of(lambda: reconstructor.eval().generate(batch))
-    model = load_model(request.node.callspec.params["prepared"])
-    expected = model.reconstructor.eval().generate(on_the_cpu(batch))
+    expected = shipped[0].eval().generate(on_the_cpu(batch))
     assert particles.mask.inner.any()
     assert torch.equal(particles.mask.inner, expected.mask)
     torch.testing.assert_close(particles.energy.inner, expected.energy, rtol=1e-3, atol=1e-3)
@@ -181,7 +186,7 @@ def test_a_training_step(prepared):
     assert all(isinstance(gradient, Elsewhere) for gradient in gradients)
 
 
-@pytest.mark.parametrize("prepared", ["ild-g4-photon"], indirect=True)
+@pytest.mark.parametrize("shipped", ["ild-g4-photon"], indirect=True)
 @pytest.mark.parametrize("sampling", [False, True])
 def test_a_training_step_waits_for_its_pairs_and_copies_its_losses(prepared, sampling):
     """With its own particles as input it makes pairs twice. On a GPU the copy is looked at a batch later."""

@@ -234,8 +234,8 @@ def test_memorised_particles_are_decoded_and_no_more(make_model, events, collate
     two = collate([events[0], events[2]])
     model = make_model(seed=0, initial=True).train()
     optimiser = torch.optim.AdamW(model.parameters(), lr=1e-2)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, max_lr=1e-2, total_steps=80)
-    for _ in range(80):
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, max_lr=1e-2, total_steps=50)
+    for _ in range(50):
         optimiser.zero_grad()
         model.training_step(two)["total"].backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
