@@ -72,26 +72,21 @@ def test_covariance_of_the_four_momentum(tokeniser):
     assert made.covariance[0, 0].to_list() == pytest.approx(expected, rel=1e-5, abs=1e-9)
 
 
-def test_a_calibration_rescales_the_covariance(tokeniser):
-    doubled = {"photon": Curve((0.0,), (np.log(2.0),))}
-    calibration = Calibration(energy=doubled, direction=doubled)
-    sigmas = {"energy_sigma": [0.05], "direction_sigma": [0.01]}
-    before, after = (
-        one(tokeniser, code=22, charge=0, options={"calibration": each}, **sigmas).particles.covariance[0, 0]
-        for each in (None, calibration)
-    )
-    np.testing.assert_allclose(ak.to_numpy(after), 4.0 * ak.to_numpy(before), rtol=1e-5)
+DOUBLED = Curve((np.log(0.1),), (np.log(2.0),))
 
 
-def test_a_calibration_rescales_the_energies_of_photons_alone(tokeniser):
-    calibration = Calibration(photon_response=Response((np.log(5.0), np.log(20.0)), (np.log(0.9), np.log(0.7))))
+def test_a_calibration_rescales_energies_and_covariances_of_photons_alone(tokeniser):
+    response = Response((np.log(5.0), np.log(20.0)), (np.log(0.9), np.log(0.7)))
+    doubled = {"photon": DOUBLED}
+    calibration = Calibration(energy=doubled, direction=doubled, photon_response=response)
     sigmas = {"energy_sigma": [0.05], "direction_sigma": [0.01], "options": {"calibration": calibration}}
     photon, hadron = (one(tokeniser, code=code, charge=0, **sigmas).particles[0, 0] for code in (22, 211))
     middle = 10.0 * np.sqrt(0.9 * 0.7)  # half way between the two points
     assert photon.energy == pytest.approx(middle, rel=1e-6)
     assert photon.momentum.pz == pytest.approx(middle, rel=1e-6)
-    assert photon.covariance[9] == pytest.approx((0.05 * middle) ** 2, rel=1e-5)
+    assert photon.covariance[[0, 9]].to_list() == pytest.approx([(0.02 * middle) ** 2, (0.1 * middle) ** 2], rel=1e-5)
     assert hadron.energy == pytest.approx(10.0, rel=1e-6)
+    assert hadron.covariance[9] == pytest.approx(0.25, rel=1e-5)
 
 
 def test_particles_belong_to_their_events(tokeniser):
@@ -130,9 +125,6 @@ def test_code_and_charge_are_made_consistent(as_given, code, predicted, pdg, cha
     assert [columns[name].tolist() for name in ("pdg", "charge")] == [[pdg], [charge]]
 
 
-DOUBLED = Curve((np.log(0.1),), (np.log(2.0),))
-
-
 def test_a_factor_is_linear_in_the_logarithms_and_constant_beyond():
     curve = Curve((np.log(0.01), np.log(0.1)), (np.log(1.0), np.log(4.0)))
     given = [0.001, 0.01, np.sqrt(0.001), 0.1, 1.0, 0.0]
@@ -142,30 +134,27 @@ def test_a_factor_is_linear_in_the_logarithms_and_constant_beyond():
     np.testing.assert_allclose(direction, given)
 
 
-def test_charged_particles_with_a_track_have_a_factor_by_energy_as_well():
+@pytest.mark.parametrize(
+    ("energy", "by_track", "expected"),
+    [
+        (None, None, [2, 2, 2, 2, 1]),  # all by a track
+        (None, [True, False, True, False, True], [2, 4, 2, 2, 1]),  # a muon without a track has the curve of muons
+        ([10.0, 100.0, 100.0, 200.0, 200.0], [True, False, True, False, True], [2, 4, 4, 2, 1]),
+    ],
+)
+def test_charged_particles_have_factors_by_track_and_with_one_by_energy_as_well(energy, by_track, expected):
+    curves = dict.fromkeys(("charged_hadron", "muon"), DOUBLED)
     calibration = Calibration(
-        energy={"muon": DOUBLED}, track_energy=Response((np.log(50.0), np.log(200.0)), (np.log(1.0), np.log(4.0)))
+        energy={**curves, "charged_hadron_without_track": Curve((np.log(0.1),), (np.log(4.0),))},
+        track_energy=Response((np.log(50.0), np.log(200.0)), (np.log(1.0), np.log(4.0))),
     )
-    names = ("muon", "muon", "electron", "muon", "photon")
-    classes, by_track = np.array([CLASSES.index(name) for name in names]), np.array([True, True, True, False, True])
-    sigma, energy = np.full(5, 0.1), np.array([10.0, 100.0, 200.0, 200.0, 200.0])
-    calibrated, direction = calibration.apply(sigma, sigma, classes, by_track, energy)
-    np.testing.assert_allclose(calibrated, [0.2, 0.4, 0.4, 0.2, 0.1])
+    names = ("charged_hadron", "charged_hadron", "muon", "muon", "photon")
+    classes, sigma = np.array([CLASSES.index(name) for name in names]), np.full(5, 0.1)
+    calibrated, direction = calibration.apply(
+        sigma, sigma, classes, None if by_track is None else np.array(by_track), energy and np.array(energy)
+    )
+    np.testing.assert_allclose(calibrated, 0.1 * np.array(expected))
     np.testing.assert_allclose(direction, sigma)
-
-
-def test_charged_particles_without_a_track_have_curves_of_their_own():
-    quadrupled = Curve((np.log(0.1),), (np.log(4.0),))
-    calibration = Calibration(
-        energy={"charged_hadron": DOUBLED, "charged_hadron_without_track": quadrupled, "electron": DOUBLED}
-    )
-    names = ("charged_hadron", "charged_hadron", "electron", "photon")
-    classes, by_track = np.array([CLASSES.index(name) for name in names]), np.array([True, False, False, False])
-    sigma = np.full(4, 0.1)
-    energy, _ = calibration.apply(sigma, sigma, classes, by_track)
-    np.testing.assert_allclose(energy, [0.2, 0.4, 0.2, 0.1])  # without a curve of its own: the class's
-    energy, _ = calibration.apply(sigma, sigma, classes)
-    np.testing.assert_allclose(energy, [0.2, 0.2, 0.2, 0.1])
 
 
 SEEN = PdgVocabulary.from_counts({211: 50, 321: 7, 22: 90, 130: 4, 2112: 9})

@@ -60,9 +60,9 @@ def padded(batch: Batch) -> Batch:
 
 def test_training_reduces_the_loss_and_trains_every_weight(variant, batch, make_model):
     model = make_model(**variant).train()
-    optimiser = torch.optim.Adam(model.parameters(), lr=2e-3)
+    optimiser = torch.optim.Adam(model.parameters(), lr=4e-3)
     totals = []
-    for _ in range(12):
+    for _ in range(6):
         losses = model.training_step(batch)
         assert all(value.isfinite() for value in losses.values())
         optimiser.zero_grad()
@@ -134,15 +134,15 @@ def test_a_prediction_sees_the_particles_before_it_and_none_after(variant, batch
             assert not torch.allclose(first[0, position], second[0, position])
 
 
-@pytest.mark.parametrize(("source", "read"), [("cross", ["tracks"]), ("typed", ["tracks", "tracker_hits"])])
-def test_tracks_are_read(source, read, batch, make_model):
-    model = make_model(source=source)
-    for name in read:
-        tokens = getattr(batch, name)
-        shifted = TokenSet(tokens.features + 1.0, tokens.mask)
-        with torch.no_grad():
-            changed = model.network(dataclasses.replace(batch, **{name: shifted}))["energy"]
-            assert not torch.allclose(changed, model.network(batch)["energy"])
+@pytest.mark.parametrize(("source", "name"), [("cross", "tracks"), ("typed", "tracks"), ("typed", "tracker_hits")])
+def test_tracks_are_read_and_a_batch_without_is_rejected(source, name, batch, make_model):
+    model, tokens = make_model(source=source), getattr(batch, name)
+    shifted = TokenSet(tokens.features + 1.0, tokens.mask)
+    with torch.no_grad():
+        changed = model.network(dataclasses.replace(batch, **{name: shifted}))["energy"]
+        assert not torch.allclose(changed, model.network(batch)["energy"])
+    with pytest.raises(ValueError, match=f"{name}: .*the batch has none"):
+        model.training_step(dataclasses.replace(batch, **{name: None}))
 
 
 def test_events_without_any_target_are_finite(make_batch, make_model):
@@ -218,12 +218,6 @@ def test_typed_reads_the_types_it_is_given(batch, make_model):
     network = make_model(source="typed", tracker_hit_features=0).network
     without = dataclasses.replace(batch, tracker_hits=None)
     assert torch.equal(network(without)["energy"], network(batch)["energy"])
-
-
-@pytest.mark.parametrize(("source", "name"), [("cross", "tracks"), ("typed", "tracks"), ("typed", "tracker_hits")])
-def test_a_batch_without_what_the_network_reads_is_rejected(source, name, batch, make_model):
-    with pytest.raises(ValueError, match=f"{name}: .*the batch has none"):
-        make_model(source=source).training_step(dataclasses.replace(batch, **{name: None}))
 
 
 @pytest.mark.parametrize(
