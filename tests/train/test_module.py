@@ -1,6 +1,5 @@
 import re
 from datetime import timedelta
-from pathlib import Path
 from types import SimpleNamespace
 from unittest.mock import Mock
 
@@ -119,16 +118,11 @@ def _particles(energy: list[list[float]], direction: list[list[torch.Tensor]]) -
     return Target(charge=index, pdg=index, energy=normalised, direction=unit, mask=values > 0)
 
 
-@pytest.fixture(scope="module")
-def sample(sample_dir) -> Path:
+@pytest.mark.usefixtures("no_figures")
+@pytest.mark.filterwarnings("ignore::pflow.event.events.ImplausibleWarning")  # of tracks that are in no particle
+def test_a_pointing_model_logs_losses_and_gives_links(sample_dir, tmp_path):
     """25 events of two to six particles of many kinds."""
-    return sample_dir / "multi_test_small.root"
-
-
-@pytest.fixture(scope="module")
-def run(sample, no_figures, tmp_path_factory) -> Path:
-    """Folder of a fit of three epochs of five steps."""
-    folder = tmp_path_factory.mktemp("pointing") / "run"
+    sample, folder = sample_dir / "multi_test_small.root", tmp_path / "run"
     sizes = ("width=16", "heads=2", "encoder_layers=1", "decoder_layers=1", "feedforward=16", "hidden_width=8")
     options = [
         *(f"--model.reconstructor.network.{size}" for size in sizes),
@@ -137,18 +131,13 @@ def run(sample, no_figures, tmp_path_factory) -> Path:
         "--data.hit_features=[log_energy, nx, ny, nz, ecal]",
         "--data.track_features=[log_p, nx, ny, nz, charge]",
         *("--trainer.accelerator=cpu", "--trainer.enable_progress_bar=false", "--trainer.precision=bf16-mixed"),
-        *("--trainer.max_epochs=3", f"--output={folder}", f"--data.train={sample}", f"--data.val={sample}"),
+        *("--trainer.max_epochs=1", f"--output={folder}", f"--data.train={sample}", f"--data.val={sample}"),
     ]
     assert pflow.cli.fit.main("fit", options) == 0
-    return folder
-
-
-@pytest.mark.filterwarnings("ignore::pflow.event.events.ImplausibleWarning")  # of tracks that are in no particle
-def test_a_pointing_model_logs_losses_and_gives_links(run, sample):
-    history = read_history(run)
+    history = read_history(folder)
     for name in ("pointer", "eos", "assignment", "pdg", "charge", "energy", "direction", "loss"):
         assert np.isfinite([*history[f"val/{name}"].values()]).all()
-    output, events = load_model(run / "last.ckpt").reconstruct(sample), read_events(sample)
+    output, events = load_model(folder / "last.ckpt").reconstruct(sample), read_events(sample)
     assert ak.all(abs(ak.sum(output.particles.scores, axis=-1) - 1.0) < 1e-3)
     assert ak.all(output.particles.covariance[..., 9] > 0)
     n_particles = ak.num(output.particles)
