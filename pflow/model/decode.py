@@ -4,39 +4,21 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
+Keep = Callable[[Tensor], Tensor]
+"""Moves the rows of a tensor that stay to its front, in place, and returns a view of these: `fill_gaps`."""
 
-class Compaction(NamedTuple):
-    """Move the rows that stay to the front: each row behind the new end fills the gap of a row that leaves.
 
-    Only the rows that move are copied: over a whole decoding no more than one batch.
-    """
-
-    gaps: Tensor  # int64 [M], rows in front of the new end that leave
-    movers: Tensor  # int64 [M], rows behind it that stay
-    size: int  # number of rows that stay
-
-    @staticmethod
-    def sizes(stays: Tensor) -> Tensor:
-        """Numbers of rows that stay and that move, int64 [2], from `stays`, bool [B], True = the row stays."""
-        size = stays.sum()
-        behind = torch.arange(len(stays), device=stays.device) >= size
-        return torch.stack([size, (stays & behind).sum()])
-
-    @classmethod
-    def of(cls, stays: Tensor, size: int, n_moved: int) -> Compaction:
-        """From `stays`, bool [B], and its `sizes`, on the host."""
-        return cls(where(~stays[:size], n_moved), where(stays[size:], n_moved) + size, size)
-
-    def apply(self, rows: Tensor) -> Tensor:
-        """Move the rows of `rows` [B, ...] in place; returns a view of those that stay, [size, ...]."""
-        if self.gaps.numel():
-            rows[self.gaps] = rows[self.movers]
-        return rows[: self.size]
+def fill_gaps(rows: Tensor, *, gaps: Tensor, movers: Tensor, size: int) -> Tensor:
+    """Move the rows `movers` of [B, ...] to `gaps`, int64 [M] each, in place; a view of the first rows, [size, ...]."""
+    if gaps.numel():
+        rows[gaps] = rows[movers]
+    return rows[:size]
 
 
 def change_tensors(change: Callable[[Tensor], Tensor], record: Any) -> Any:
@@ -65,7 +47,7 @@ class Decoder(Protocol):
     def sizes(self, goes_on: Tensor) -> Tensor:
         """Numbers that `emit` needs on the host, int64 [K]; `goes_on`, bool [B'], says which events continue."""
 
-    def compact(self, compaction: Compaction) -> None:
+    def compact(self, keep: Keep) -> None:
         """Drop the events that have ended, after `advance`."""
 
     def emit(self, sizes: Sequence[int]) -> dict[str, Tensor]:
@@ -104,13 +86,19 @@ def decode(decoder: Decoder, *, batch: int, max_particles: int | Tensor, device:
         if device.type == "cpu" and goes_on.all():
             remaining, n_moved, sizes = len(rows), 0, []
         else:
-            remaining, n_moved, *sizes = torch.cat([Compaction.sizes(goes_on), decoder.sizes(goes_on)]).cpu().tolist()
+            n_rows = goes_on.sum()
+            behind = torch.arange(len(rows), device=device) >= n_rows
+            counts = torch.stack([n_rows, (goes_on & behind).sum()])
+            remaining, n_moved, *sizes = torch.cat([counts, decoder.sizes(goes_on)]).cpu().tolist()
         if remaining == 0 and steps:
             break
         if remaining < len(rows):
-            compaction = Compaction.of(goes_on, remaining, n_moved)
-            rows = compaction.apply(rows.clone())  # earlier steps keep their rows
-            decoder.compact(compaction)
+            # Each row behind the new end that stays fills the gap of a row that leaves: over a whole decoding no more
+            # than one batch is copied.
+            gaps, movers = where(~goes_on[:remaining], n_moved), where(goes_on[remaining:], n_moved) + remaining
+            keep = partial(fill_gaps, gaps=gaps, movers=movers, size=remaining)
+            rows = keep(rows.clone())  # earlier steps keep their rows
+            decoder.compact(keep)
         # Behind the compaction: an empty batch then gives the shapes of the columns.
         if remaining == 0:
             break

@@ -19,7 +19,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from pflow.errors import check_choice
 from pflow.model.api import check_range
-from pflow.model.decode import Compaction, change_tensors
+from pflow.model.decode import Keep, change_tensors
 
 Mask = Tensor | None  # bool [B, S], True = real token; None: no padding, which keeps the kernels that know no mask
 Lengths = Sequence[int] | None  # of packed events
@@ -50,9 +50,9 @@ class KVCache:
         self.known = known
         return known
 
-    def compact(self, compaction: Compaction) -> None:
+    def compact(self, keep: Keep) -> None:
         """Drop the rows of events that have ended, in place."""
-        self.known = change_tensors(compaction.apply, self.known)
+        self.known = change_tensors(keep, self.known)
 
 
 Caches = Sequence[KVCache] | None  # one a layer, to decode the newest token; None: to decode the whole sequence

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from pflow.data.batch import Batch
 from pflow.model.api import GeneratedParticles
-from pflow.model.decode import Compaction, DecodedSequence, change_tensors, decode
+from pflow.model.decode import DecodedSequence, Keep, change_tensors, decode
 from pflow.model.pointing.config import PointingDecodingConfig
 from pflow.model.pointing.decoder import Assignment, Memory, PairList, Pairs, PairsOfOne, candidates
 from pflow.model.pointing.geometry import EncodedSource, Tables, gather
@@ -52,12 +52,12 @@ class State(NamedTuple):
             empty_steps=torch.zeros_like(tables.states[:batch, 0], dtype=torch.int64),
         )
 
-    def compact(self, compaction: Compaction) -> State:
+    def compact(self, keep: Keep) -> State:
         """Keep the events that are still decoding; in place, except for the copied last particles."""
         batch = len(self.embedded)
         # The newest particles are a column of the decoded sequence, too, which moves in place would overwrite.
         parts = self._replace(embedded=self.embedded.clone())
-        return State(*(compaction.apply(part.view(batch, -1)).view(-1, *part.shape[1:]) for part in parts))
+        return State(*(keep(part.view(batch, -1)).view(-1, *part.shape[1:]) for part in parts))
 
 
 @dataclasses.dataclass(eq=False)
@@ -230,13 +230,13 @@ class BatchDecoder(Steps):
         self.selected = self.candidates() & goes_on[:, None, None]
         return self.selected.sum().view(1)
 
-    def compact(self, compaction: Compaction) -> None:
+    def compact(self, keep: Keep) -> None:
         """Drop the events that have ended."""
         parts = self.states, self.seed, self.selected, self.source, self.memory
-        self.states, self.seed, self.selected, self.source, self.memory = change_tensors(compaction.apply, parts)
-        self.state, self.tables = self.state.compact(compaction), self._make_tables()
+        self.states, self.seed, self.selected, self.source, self.memory = change_tensors(keep, parts)
+        self.state, self.tables = self.state.compact(keep), self._make_tables()
         for cache in self.caches:
-            cache.compact(compaction)
+            cache.compact(keep)
 
     def emit(self, sizes: Sequence[int]) -> dict[str, Tensor]:
         """Decode one particle of each event."""

@@ -21,7 +21,7 @@ from pflow.model.api import (
     masked_mean,
     with_total,
 )
-from pflow.model.decode import Compaction, change_tensors, decode
+from pflow.model.decode import Keep, change_tensors, decode
 from pflow.model.transformer import KVCache
 from pflow.model.translation.network import LOSSES, TranslationNetwork, copy_losses
 from pflow.model.translation.tokens import IGNORE, SAMPLE, SpecialTokens, TargetTokens, TranslationNetworkConfig
@@ -88,13 +88,13 @@ class TranslationDecoder:
         """`emit` needs none."""
         return torch.empty(0, dtype=torch.int64, device=goes_on.device)
 
-    def compact(self, compaction: Compaction) -> None:
+    def compact(self, keep: Keep) -> None:
         """Drop the events that have ended."""
         parts = self.memory, self.memory_mask, self.items, self.assigned, self.next
-        changed = change_tensors(compaction.apply, parts)
-        self.memory, self.memory_mask, self.items, self.assigned, self.next = changed
+        kept = change_tensors(keep, parts)
+        self.memory, self.memory_mask, self.items, self.assigned, self.next = kept
         for cache in self.caches:
-            cache.compact(compaction)
+            cache.compact(keep)
 
     def emit(self, sizes: Sequence[int]) -> dict[str, Tensor]:
         """The predicted particles, which become the next input."""
