@@ -376,7 +376,15 @@ class ParticleFlow(pl.LightningModule):  # type: ignore[misc]
         losses = dict(zip(names, values, strict=True))
         total: Tensor = losses.pop("total")
         if not total.isfinite():
-            raise _not_finite([name for name, value in losses.items() if not value.isfinite()] or ["total"], labelled)
+            names = [name for name, value in losses.items() if not value.isfinite()] or ["total"]
+            entries: dict[str, list[int]] = {}
+            for path, entry in zip(labelled.path, labelled.entry.tolist(), strict=True):
+                entries.setdefault(path, []).append(entry)
+            where = "; ".join(f"{path}, entries {', '.join(map(str, sorted(n)))}" for path, n in entries.items())
+            raise InputError(
+                f"the training met a loss that is not a finite number ({', '.join(names)}) in the batch of {where}; "
+                "a lower lr or gradient clipping (trainer.gradient_clip_val) may help if these events are right"
+            )
         return total
 
     def on_train_epoch_end(self) -> None:
@@ -522,16 +530,6 @@ def refuse(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> None:
     networks = (made["init_args"].get("network", {}) for made in (ours, theirs))
     if changed := changed or differences("model.reconstructor.network", *networks):
         raise ConfigError("; ".join(changed))
-
-
-def _not_finite(names: list[str], labelled: LabelledBatch) -> InputError:
-    entries: dict[str, list[int]] = {}
-    for path, entry in zip(labelled.path, labelled.entry.tolist(), strict=True):
-        entries.setdefault(path, []).append(entry)
-    where = "; ".join(f"{path}, entries {', '.join(map(str, sorted(numbers)))}" for path, numbers in entries.items())
-    met = f"the training met a loss that is not a finite number ({', '.join(names)}) in the batch of {where}"
-    remedy = "a lower lr or gradient clipping (trainer.gradient_clip_val) may help if these events are right"
-    return InputError(f"{met}; {remedy}")
 
 
 class Schedule(torch.optim.lr_scheduler.LambdaLR):
