@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pflow.errors import ConfigError, InputError, check_choice
+from pflow.errors import ConfigError, check_choice
 from pflow.event import jagged
 from pflow.event.events import Events
 from pflow.event.schema import PXYZ, XYZ
-from pflow.physics.arrays import Floats, Mask, constant, double, namespace, single
+from pflow.physics.arrays import Floats, constant, double, namespace, single
 from pflow.physics.detector import Detector
 from pflow.physics.geometry import NO_FACE, Geometry, kind_index
 
@@ -243,18 +243,14 @@ FEATURES: Mapping[str, Mapping[str, Feature]] = {
 """Features by part of the events, then by name."""
 
 
-def _lookup(part: str, names: Sequence[str]) -> list[Feature]:
+def features_of(part: str, names: Sequence[str]) -> list[Feature]:
+    """The named features of a part; `ConfigError`: an unknown one or one named twice."""
     known = FEATURES[part]
     for name in names:
         check_choice(name, known, f"{part} feature")
     if len(set(names)) != len(names):
         raise ConfigError(f"a feature of {part} is named twice: {', '.join(names)}")
     return [known[name] for name in names]
-
-
-def feature_transforms(part: str, names: Sequence[str]) -> tuple[str, ...]:
-    """The normaliser's transform of each named feature of a part; `ConfigError`: an unknown one or one named twice."""
-    return tuple(feature.transform for feature in _lookup(part, names))
 
 
 def columns_of(events: Events, part: str) -> Columns:
@@ -312,7 +308,7 @@ def feature_columns(events: Events, part: str, names: Sequence[str]) -> list[Flo
     matrix = []
     # One dictionary for all features of a part: they share lengths and depths through it.
     columns, counts = columns_of(events, part), jagged.count(getattr(events, part))
-    for feature in _lookup(part, names):
+    for feature in features_of(part, names):
         values = np.asarray(feature.compute(columns, events.detector), dtype=np.float64)
         if not (known := np.isfinite(values)).all() and feature.field.startswith("tracks.calo_"):
             lost = np.bincount(jagged.event_index(counts)[~known], minlength=len(counts))
@@ -321,21 +317,16 @@ def feature_columns(events: Events, part: str, names: Sequence[str]) -> list[Flo
                 values = np.asarray(feature.compute(columns, events.detector), dtype=np.float64)
                 known = np.isfinite(values)
         if not known.all():
-            raise _unknown(events, part, feature, ~known)
+            event, reason = jagged.event_index(counts), ""
+            if feature.field == "hits.layer":
+                without = np.unique(jagged.flat(events.hits.subdetector)[~known])
+                reason = f": no cell encoding for {', '.join(events.detector.calorimeters[i].name for i in without)}"
+            first = event[~known][0]
+            some = f"{np.count_nonzero(~known[event == first])} of {counts[first]}"
+            message = f"the model needs a finite number here, and {some} values are unknown{reason}"
+            raise events.error(message, index=first, field=feature.field)
         matrix.append(values)
     return matrix
-
-
-def _unknown(events: Events, part: str, feature: Feature, unknown: Mask) -> InputError:
-    """Error of the first event with values, bool [N], of a feature that are not known."""
-    event, reason = jagged.event_index(jagged.count(getattr(events, part))), ""
-    if feature.field == "hits.layer":
-        without = np.unique(jagged.flat(events.hits.subdetector)[unknown])
-        reason = f": no cell encoding for {', '.join(events.detector.calorimeters[i].name for i in without)}"
-    first = event[unknown][0]
-    n_unknown, n = np.count_nonzero(unknown[event == first]), np.count_nonzero(event == first)
-    message = f"the model needs a finite number here, and {n_unknown} of {n} values are unknown{reason}"
-    return events.error(message, index=first, field=feature.field)
 
 
 TRANSFORMS = ("identity", "log10")

@@ -20,7 +20,7 @@ from pflow.physics.arrays import Index
 from pflow.physics.detector import KINDS, Detector
 from pflow.physics.geometry import check_described
 from pflow.physics.pdg import charges, masses
-from pflow.tokens.features import FEATURES, Moments, Normaliser, feature_columns, feature_transforms
+from pflow.tokens.features import FEATURES, Moments, Normaliser, feature_columns, features_of
 from pflow.tokens.particles import (
     CHARGES,
     Calibration,
@@ -38,7 +38,8 @@ def _moments(events: Events, config: TokenConfig) -> tuple[npt.NDArray[Any], dic
     moments = {"energy": Moments.of(("energy",), ("log10",), [targets.column("energy")])}
     for part in PARTS:
         if names := config.features(part):
-            moments[part] = Moments.of(names, feature_transforms(part, names), feature_columns(tokens, part, names))
+            transforms = tuple(feature.transform for feature in features_of(part, names))
+            moments[part] = Moments.of(names, transforms, feature_columns(tokens, part, names))
     return np.abs(targets.column("pdg")), moments
 
 

@@ -21,7 +21,7 @@ from pflow.event.schema import PXYZ, XYZ
 from pflow.event.truth import RULES, STABLE_STATUS, Targets, select_targets
 from pflow.physics.arrays import Floats, Index, Mask, double, namespace, single
 from pflow.physics.kinematics import unit_vector
-from pflow.tokens.features import at_hadron_scale, columns_of, feature_transforms, kind_and_depth
+from pflow.tokens.features import at_hadron_scale, columns_of, features_of, kind_and_depth
 
 HIT_FEATURES = ("log_energy", "x", "y", "z")  # the first paper's features of a hit, with the energy as a logarithm
 
@@ -95,7 +95,7 @@ class TokenConfig:
             object.__setattr__(self, name, tuple(getattr(self, name)))
         for part in PARTS:
             # For its error alone: an unknown feature is refused before any file is read.
-            feature_transforms(part, self.features(part))
+            features_of(part, self.features(part))
         if self.merge is not None and self.merge.ecal_sizes and "token_size" not in self.hit_features:
             raise ConfigError("merge.ecal_sizes needs the hit feature token_size: else the model cannot tell the sizes")
         energies = "e_min", "hit_energy_min"

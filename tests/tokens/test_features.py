@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from pflow.errors import ConfigError, InputError
-from pflow.tokens.features import Moments, Normaliser, feature_columns, feature_transforms
+from pflow.tokens.features import Moments, Normaliser, feature_columns, features_of
 
 
 def test_columns_are_the_values_in_the_order_asked_for(events):
@@ -38,7 +38,7 @@ def test_a_feature_named_twice_or_fitted_on_unknown_values_is_an_error():
     with pytest.raises(ConfigError, match="normalisation of x"):
         Moments.of(("log_energy", "x"), ("log10", "identity"), np.array([[1.0], [np.nan]]))
     with pytest.raises(ConfigError, match="named twice"):
-        feature_transforms("hits", ("x", "y", "x"))
+        features_of("hits", ("x", "y", "x"))
 
 
 def test_a_missing_part_is_an_error_that_names_the_file(events):
