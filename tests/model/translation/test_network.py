@@ -3,9 +3,10 @@ import math
 
 import pytest
 import torch
+from torch import Tensor
 from torch.nn.functional import pad
 
-from pflow.data.batch import Batch, Readout, TokenSet
+from pflow.data.batch import Batch, Readout, Target, TokenSet
 from pflow.model.transformer import initialise
 from pflow.model.translation.network import Heads
 
@@ -18,44 +19,24 @@ def batch(make_batch):
     return make_batch(HITS, PARTICLES)
 
 
-def garbage(batch: Batch) -> Batch:
-    """The same events with NaN, infinities and nonsense where there is padding."""
-
-    def spoil(tokens: TokenSet) -> TokenSet:
-        return TokenSet(tokens.features.masked_fill(~tokens.mask[..., None], torch.nan), tokens.mask)
-
-    target, blank = batch.target, ~batch.target.mask
-    nonsense = {"charge": -7, "pdg": 99, "energy": torch.inf}
-    values = {name: getattr(target, name).masked_fill(blank, value) for name, value in nonsense.items()}
-    values["direction"] = target.direction.masked_fill(blank[..., None], torch.nan)
-    no_hit, no_track = ~batch.readout.mask, ~batch.readout.track_mask
-    values["track_fraction"] = target.track_fraction.masked_fill(blank[..., None] | no_track[:, None], torch.nan)
-    values["hit_fraction"] = target.hit_fraction.masked_fill(blank[..., None] | no_hit[:, None], torch.nan)
-    nonsense = {"energy": torch.nan, "position": torch.inf, "token": 99}
-    of_hits = {name: getattr(batch.readout, name) for name in nonsense}
-    of_hits = {
-        name: value.masked_fill(no_hit.view(*no_hit.shape, *[1] * (value.ndim - 2)), nonsense[name])
-        for name, value in of_hits.items()
-    }
-    sources = (spoil(tokens) for tokens in (batch.hits, batch.tracks, batch.tracker_hits))
-    momentum = batch.readout.track_momentum.masked_fill(no_track[..., None], torch.nan)
-    readout = dataclasses.replace(batch.readout, **of_hits, track_momentum=momentum)
-    return Batch(*sources, dataclasses.replace(target, **values), readout)
-
-
 def padded(batch: Batch) -> Batch:
-    """The same events with more padding."""
-    target = batch.target._with(lambda value: pad(value, (0, 0) * (value.ndim - 2) + (0, 3)))
-    more_tracks = pad(target.track_fraction, (0, 7))
-    target = dataclasses.replace(target, hit_fraction=pad(target.hit_fraction, (0, 5)), track_fraction=more_tracks)
+    """The same events with more padding, which holds NaN, infinities and nonsense."""
+    nonsense = {"charge": -7, "pdg": 99, "token": 99, "energy": torch.inf}
+
+    def longer(name: str, value: Tensor, *more: int) -> Tensor:
+        return pad(value, more, value=nonsense.get(name, torch.nan if value.is_floating_point() else 0))
+
+    of_target = {"direction": (0, 0, 0, 3), "hit_fraction": (0, 5, 0, 3), "track_fraction": (0, 7, 0, 3)}
     of_items = {
-        name: pad(value, (0, 0) * (value.ndim - 2) + (0, 7 if name.startswith("track_") else 5))
+        name: longer(name, value, *(0, 0) * (value.ndim - 2), 0, 7 if name.startswith("track_") else 5)
         for name, value in vars(batch.readout).items()
     }
-    readout = Readout(**of_items)
-    sources = (batch.hits, batch.tracks, batch.tracker_hits)
-    padded = (TokenSet(pad(tokens.features, (0, 0, 0, 7)), pad(tokens.mask, (0, 7))) for tokens in sources)
-    return Batch(*padded, target, readout)
+    sources = (
+        TokenSet(longer("features", tokens.features, 0, 0, 0, 7), pad(tokens.mask, (0, 7)))
+        for tokens in (batch.hits, batch.tracks, batch.tracker_hits)
+    )
+    target = {name: longer(name, value, *of_target.get(name, (0, 3))) for name, value in vars(batch.target).items()}
+    return Batch(*sources, Target(**target), Readout(**of_items))
 
 
 def test_training_reduces_the_loss_and_trains_every_weight(variant, batch, make_model):
@@ -113,12 +94,12 @@ def test_padding_and_order_of_source_tokens_change_no_prediction(variant, batch,
 
 def test_what_padding_holds_changes_no_gradient(variant, batch, make_model):
     gradients = []
-    for events in (batch, garbage(batch)):
+    for events in (batch, padded(batch)):
         model = make_model(**variant)
         model.training_step(events)["total"].backward()
         gradients.append([p.grad for p in model.parameters()])
     for first, second in zip(*gradients, strict=True):
-        torch.testing.assert_close(first, second, rtol=1e-5, atol=1e-6)
+        torch.testing.assert_close(first, second, rtol=1e-4, atol=1e-5)
 
 
 def test_a_prediction_sees_the_particles_before_it_and_none_after(variant, batch, make_model):
