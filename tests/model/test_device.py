@@ -175,6 +175,7 @@ def test_decoding_gives_what_the_cpu_gives_and_waits_once_a_step(prepared, shipp
     assert len(waits) - len(decoding) - tracks == 4
 
 
+@pytest.mark.parametrize("shipped", ["general"], indirect=True)
 def test_a_training_step(prepared):
     reconstructor, batch = prepared
     reconstructor.train()

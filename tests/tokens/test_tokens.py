@@ -187,24 +187,18 @@ def test_hits_and_tracks_are_those_of_the_events_in_their_order(events, readout_
     assert len(tokens[0].arrays["readout.track_charge"]) == 0
 
 
-def test_tracks_have_their_state_at_the_calorimeter(real, readout_config):
-    arrays = encoded(real, readout_config).arrays
-    assert np.array_equal(arrays["readout.track_position"], jagged.vectors(real.tracks.calo_position, np.float32))
+@pytest.mark.parametrize("unknown", [None, "calo_position.x", "calo_momentum.px"])
+def test_tracks_have_their_state_at_the_calorimeter_or_where_unknown_none(real, readout_config, unknown):
+    nothing = {} if unknown is None else {unknown: np.full(ak.count(real.tracks.charge), np.nan)}
+    changed = dataclasses.replace(real, tracks=jagged.replaced(real.tracks, nothing))
+    arrays = encoded(changed, readout_config).arrays
+    position = jagged.vectors(real.tracks.calo_position, np.float32)
     momentum = jagged.vectors(real.tracks.calo_momentum)
+    if unknown is not None:
+        position, momentum = np.zeros_like(position), jagged.vectors(real.tracks.momentum)
+    assert np.array_equal(arrays["readout.track_position"], position)
     expected = momentum / np.linalg.norm(momentum, axis=1, keepdims=True)
     np.testing.assert_allclose(arrays["readout.track_direction"], expected, atol=1e-6)
-
-
-@pytest.mark.parametrize("unknown", ["calo_position.x", "calo_momentum.px"])
-def test_a_track_unknown_at_the_calorimeter(real, readout_config, unknown):
-    nothing = np.full(ak.count(real.tracks.charge), np.nan)
-    changed = dataclasses.replace(real, tracks=jagged.replaced(real.tracks, {unknown: nothing}))
-    arrays = encoded(changed, readout_config).arrays
-    position, momentum, direction = (arrays[f"readout.track_{name}"] for name in ("position", "momentum", "direction"))
-    assert len(position) > 0
-    assert not position.any()
-    unit = momentum / np.linalg.norm(momentum, axis=1, keepdims=True)
-    np.testing.assert_allclose(direction, unit, atol=1e-6)
 
 
 def test_no_track_features_no_tracks_and_no_truth_no_assignment(events):

@@ -104,15 +104,9 @@ def test_the_charge_fits_the_code(model, event, sign):
     with torch.no_grad():
         model.network.head.identity.bias[model.inputs.n_pdg + sign] += 10.0
     track = event.hits.mask.shape[1]
-    charges = [one_particle(model, event, *given)[0].charge.item() for given in ((0, PION), (track, PION), (0, PHOTON))]
-    assert charges == [sign, 1 + event.readout.track_charge[0, 0], 1]
-
-
-@pytest.mark.parametrize(("seed", "pdg"), [("track", PHOTON), ("hit", PION)])
-def test_others_are_made_of_their_hits(model, event, seed, pdg):
-    made, proxies = one_particle(model, event, event.hits.mask.shape[1] if seed == "track" else 0, pdg=pdg)
-    assert not made.by_track.any()
-    assert abs(made.log_energy.item() - proxies.energy.log().item()) < 0.5
+    made = [one_particle(model, event, *given)[0] for given in ((0, PION), (track, PION), (0, PHOTON))]
+    assert [particle.charge.item() for particle in made] == [sign, 1 + event.readout.track_charge[0, 0], 1]
+    assert [particle.by_track.item() for particle in made] == [False, True, False]
 
 
 def towards(proxies, *trust):
