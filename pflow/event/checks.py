@@ -186,6 +186,11 @@ class Quantity(NamedTuple):
         return format(estimate.value, self.text.partition("{:")[2].partition("}")[0])
 
 
+def _share(name: str, column: str, text: str, of: str, **limits: Any) -> Quantity:
+    """The share that a column has of the sum `of` things, of which there are at least `least`."""
+    return Quantity(name, column, text, over=of, counted=of, **limits)
+
+
 CELL = "a minimum ionising particle leaves {{:.3g}} GeV in a cell of the {}, by {{n}} tracks"
 ENTERS = "hits of the ECAL lie {:.1f} cells beside {n} tracks that enter, in "
 BEHIND = "hits of the HCAL lie {:.1f} cells beside {n} tracks, in "
@@ -207,6 +212,7 @@ MASSLESS = "momenta of the particles of the reference are {:.2f} of their energi
 TRACKLESS = "{:.0%} of the charged particles of the reference have no track of their charge and momentum"
 ALONE = "{:.0%} of the {n} hardest neutral particles of the reference have no hits with their energy around them"
 CODES = "{:.0%} of the true particles have another charge than their PDG code says, or an unknown code"
+CODES_OF_REFERENCE = CODES.replace("true particles have", "particles of the reference have")
 OVERLAID = "{:.0%} of the energy of stable particles that shower is of overlaid background"
 NO_SIGNAL = ": particles are reconstructed of it, too, and the true visible energy is without it"
 NO_MUONS = "{:.0%} of the hits of the muon system lie before it, or have more than 0.1 GeV"
@@ -241,43 +247,19 @@ QUANTITIES: Mapping[str, tuple[Quantity, ...]] = {
             "units", "energy", TRUE, 1 / 30, 30.0, over="true", least=1, changes=np.log(3.0), relative=True
         ),
         Quantity("reference", "reference momentum", MASSLESS, 0.7, 1.05, over="reference", least=1),
-        Quantity(
-            "charged reference",
-            "without track",
-            TRACKLESS,
-            high=0.2,
-            over="charged reference",
-            counted="charged reference",
-            changes=0.5,
-        ),
-        Quantity("muon system", "no muon hits", NO_MUONS, high=0.2, over="muon hits", counted="muon hits", least=20),
+        _share("charged reference", "without track", TRACKLESS, "charged reference", high=0.2, changes=0.5),
+        _share("muon system", "no muon hits", NO_MUONS, "muon hits", high=0.2, least=20),
         Quantity("hot cells", "always", ALWAYS, high=0.0, over="energy", wrong=HOT_CELLS),
-        Quantity(
-            "codes of the reference",
-            "wrong reference",
-            CODES.replace("true particles have", "particles of the reference have"),
-            high=0.1,
-            over="n of reference",
-            counted="n of reference",
-        ),
-        Quantity("charges", "uncharged", UNCHARGED, high=0.1, over="tracks", counted="tracks", least=4),
-        Quantity("codes", "wrong charges", CODES, high=0.1, over="particles", counted="particles", least=8),
+        _share("codes of the reference", "wrong reference", CODES_OF_REFERENCE, "n of reference", high=0.1),
+        _share("charges", "uncharged", UNCHARGED, "tracks", high=0.1, least=4),
+        _share("codes", "wrong charges", CODES, "particles", high=0.1),
         Quantity("vertices", "vertex", VERTICES, 0.15, 5.0, 0.9, wrong=": is their unit mm?", least=20),
-        Quantity(
-            "parents",
-            "astray",
-            PARENTS,
-            high=0.05,
-            over="n of parents",
-            counted="n of parents",
-            least=8,
-            wrong=": parents or status are wrong",
-        ),
+        _share("parents", "astray", PARENTS, "n of parents", high=0.05, wrong=": parents or status are wrong"),
         # What showers is counted roughly, and a single antiproton deposits more than its energy.
         Quantity("response", "energy", TRUE, 0.3, 1.5, over="true", counted="n true", least=20),
         Quantity("overlay", "overlay", OVERLAID, high=0.05, over="true", wrong=NO_SIGNAL, least=1),
-        Quantity("targets", "taus", TAUS, high=0.01, over="n targets", counted="n targets", least=1),
-        Quantity("targets", "no target", NO_TARGET, -0.25, 0.25, over="energy", counted="energy", changes=0.5),
+        _share("targets", "taus", TAUS, "n targets", high=0.01, least=1),
+        _share("targets", "no target", NO_TARGET, "energy", low=-0.25, high=0.25, changes=0.5),
     ),
     "tracks": (
         Quantity("links", "linked", LINKED.format("tracks"), 0.75),
@@ -387,9 +369,7 @@ def _measured(scales: Scales, detector: Detector, names: Iterable[str]) -> Itera
         cells, energy = f"cells {part}", f"energy {part}"
         twice, linked = TWO_HITS.format(part), LINKED.format(f"energy of {part}")
         of_parts += [
-            Quantity(
-                "hits twice", f"twice {part}", twice, high=TWICE, over=cells, counted=cells, least=MIN_NEAR, changes=0.3
-            ),
+            _share("hits twice", f"twice {part}", twice, cells, high=TWICE, least=MIN_NEAR, changes=0.3),
             Quantity("links", f"linked {part}", linked, 0.75, over=energy, least=1, changes=0.5),
         ]
     for name in names:
@@ -604,7 +584,9 @@ def _calorimeters(scales: Scales, detector: Detector) -> Iterator[Check]:
         yield Check("cells", not scaled, f"hits have another energy than those of other layers in layer {text}")
 
         sector, entry = _sector(hits["x"][mine], hits["y"][mine]), hits["entry"][mine]
-        several = _in_several(sector, entry)
+        # Of several events: a single shower may lie in thicker layers. One number stands for sector and entry.
+        pairs = np.unique((sector << 40) + entry)
+        several = np.bincount(pairs >> 40)[sector] >= MIN_EVENTS_SCALED
         scaled_at = [(_degrees(n), ratio) for n, ratio in _scaled(energy, np.where(several, sector, -1), GROUP_SCALE)]
         groups = {"at +z": hits["z"][mine] > 0, "in layers of even number": layer % 2 == 0}
         groups |= {f"from layer {DEEP} on": layer >= DEEP} if part.kind == "hcal" else {}
@@ -720,12 +702,6 @@ def _ratio(energy: Floats, inside: Mask, entry: Index) -> float:
         return 1.0
     first, second = (np.quantile(energy[group], LOWER) for group in groups)
     return float(first / second)
-
-
-def _in_several(part: Index, entry: Index) -> Mask:
-    """Whether the part of each hit has hits of `MIN_EVENTS_SCALED` events: one shower's may lie in thicker layers."""
-    pairs = np.unique((part << 40) + entry)  # one number for both: an entry has fewer bits, and this sorts faster
-    return np.asarray(np.bincount(pairs >> 40)[part] >= MIN_EVENTS_SCALED)
 
 
 def _sector(x: Floats, y: Floats) -> Index:
