@@ -286,28 +286,50 @@ def _of_truth(events: Events, targets: Mapping[str, Any] | None, counted: Table)
             table["charged reference"], table["without track"] = _charged_reference(events)
     if events.truth is None:
         return table
-    truth, status = jagged.columns(events.truth), tuple((targets or {}).get("stable_status", STABLE_STATUS))
-    # Muons cross the calorimeters and leave little of their energy.
-    showers = np.isin(truth["status"], status) & ~is_invisible(truth["pdg"]) & (np.abs(truth["pdg"]) != MUON)
-    overlay = truth.get("overlay", np.zeros(len(showers)))
-    visible = np.isin(truth["status"], status) & ~is_invisible(truth["pdg"])
-    of_showers, of_all = (_total(events.truth, truth["energy"] * some) for some in (showers, visible))
+    detector, truth, counts = events.detector, jagged.columns(events.truth), jagged.count(events.truth)
+    event, code = jagged.event_index(counts), np.abs(truth["pdg"])
+    stable = np.isin(truth["status"], tuple((targets or {}).get("stable_status", STABLE_STATUS)))
+    made = truth["status"] == 0  # by the simulation
+    visible = stable & ~is_invisible(truth["pdg"])
+    showers = visible & (code != MUON)  # muons cross the calorimeters and leave little of their energy
+
+    def total_of(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        return np.bincount(event, values, len(counts))
+
+    of_showers, of_all = (total_of(truth["energy"] * some) for some in (showers, visible))
     # Beside a hard muon what showers may have less energy than the muon leaves.
     enough = np.where(of_showers > MIN_SHOWERS * of_all, with_hits, np.nan)
-    table["true"], table["overlay"] = (
-        enough * of_showers,
-        enough * _total(events.truth, truth["energy"] * showers * overlay),
-    )
+    overlay = truth.get("overlay", np.zeros(len(showers)))
+    table["true"], table["n true"] = enough * of_showers, total_of(showers)
+    table["overlay"] = enough * total_of(truth["energy"] * showers * overlay)
     # A tau that the simulation decays takes its neutrinos along.
-    whole = np.where(_total(events.truth, visible & (np.abs(truth["pdg"]) == TAU)) > 0, np.nan, with_hits)
-    table["visible"], table["n visible"] = whole * of_all, whole * _total(events.truth, visible)
-    table |= {"n true": _total(events.truth, showers)} | _of_particles(events.truth, truth, status)
-    table["vertex"] = _farthest(events, truth)
+    whole = np.where(total_of(visible & (code == TAU)) > 0, np.nan, with_hits)
+    table["visible"], table["n visible"] = whole * of_all, whole * total_of(visible)
+
+    # Where the code is in no table its charge is NaN, which is near to nothing.
+    off = ~(np.abs(known_charges(truth["pdg"]) - truth["charge"]) < CHARGE_ROUNDING)
+    table["particles"], table["wrong charges"] = counts, total_of(off & (truth["energy"] > 0))
+    # Particles of a stable one or of the simulation need a parent, are not stable, and have no more energy than it;
+    # without a parent it is the appended one. What a nucleus gives away has the energy of its mass in addition.
+    has_parent, kinetic = truth["parent"] >= 0, truth["energy"] - truth["rest_mass"]
+    above = np.where(has_parent, truth["parent"] + np.repeat(jagged.offsets(counts)[:-1], counts), len(stable))
+    gains = kinetic > 1.01 * np.append(truth["energy"], np.inf)[above] + 0.1
+    of_stable = np.append(stable, False)[above]
+    astray = made & (~has_parent | gains) | (stable & of_stable)
+    # Without any stable particle nothing is known of the status: the first paper's files have none.
+    table["astray"] = total_of(astray & stable.any())
+    table["n of parents"] = total_of((made | of_stable) & stable.any())
+
+    # The simulation's farthest vertex over the ECAL's face: in radius or along z, whichever is larger.
+    x, y, z = (truth[f"vertex.{axis}"].astype(np.float64) for axis in "xyz")
+    place = np.maximum(np.hypot(x, y) / detector.ecal_inner_radius, np.abs(z) / detector.ecal_inner_z)
+    table["vertex"] = np.full(len(events), np.nan)
+    np.fmax.at(table["vertex"], event[made], place[made])
     if events.hit_links is not None:
         linked = np.zeros(len(energy), dtype=np.bool_)
         linked[Links.of(events.hit_links).flat_source(jagged.count(events.hits))] = True
         sums = _by_part(events, slice(None), energy=energy, linked=energy * linked)
-        for part in (part.name for part in events.detector.calorimeters):
+        for part in (part.name for part in detector.calorimeters):
             sums[f"energy {part}"] = np.where(counted[f"hits {part}"] >= MIN_LINKED, sums[f"energy {part}"], np.nan)
         table |= sums
     if targets is not None and events.has_truth:
@@ -317,39 +339,6 @@ def _of_truth(events: Events, targets: Mapping[str, Any] | None, counted: Table)
         table["no target"], table["n targets"] = total - of_targets, chosen.counts
         table["taus"] = np.bincount(jagged.event_index(chosen.counts), np.abs(chosen.column("pdg")) == TAU, len(events))
     return table
-
-
-def _of_particles(records: ak.Array, truth: Table, status: tuple[int, ...]) -> dict[str, npt.NDArray[Any]]:
-    """Numbers of true particles of each event, of those whose charge is not the one of their code, and of those of a
-    stable particle or of the simulation, which need a parent, and are themselves not stable, nor have more energy."""
-    counts = jagged.count(records)
-    # Where the code is in no table its charge is NaN, which is near to nothing.
-    wrong = ~(np.abs(known_charges(truth["pdg"]) - truth["charge"]) < CHARGE_ROUNDING) & (truth["energy"] > 0)
-    stable, made, has_parent = np.isin(truth["status"], status), truth["status"] == 0, truth["parent"] >= 0
-    above = np.where(has_parent, truth["parent"] + np.repeat(jagged.offsets(counts)[:-1], counts), len(stable))
-    # Without a parent it is the appended one. What a nucleus gives away has the energy of its mass in addition.
-    kinetic = truth["energy"] - truth["rest_mass"]
-    gains = kinetic > 1.01 * np.append(truth["energy"], np.inf)[above] + 0.1
-    of_stable = np.append(stable, False)[above]
-    astray = made & (~has_parent | gains) | (stable & of_stable)
-    # Without any stable particle nothing is known of the status: the first paper's files have none.
-    columns = {
-        "wrong charges": wrong,
-        "astray": astray & stable.any(),
-        "n of parents": (made | of_stable) & stable.any(),
-    }
-    return {"particles": counts} | {name: _total(records, of) for name, of in columns.items()}
-
-
-def _farthest(events: Events, truth: Table) -> Floats:
-    """Distance of each event's farthest vertex of a particle that the simulation made, over the distance of the ECAL's
-    face: in radius or along z, whichever is larger; NaN without one."""
-    x, y, z = (truth[f"vertex.{axis}"].astype(np.float64) for axis in "xyz")
-    detector, farthest = events.detector, np.full(len(events), np.nan)
-    place = np.maximum(np.hypot(x, y) / detector.ecal_inner_radius, np.abs(z) / detector.ecal_inner_z)
-    made = truth["status"] == 0
-    np.fmax.at(farthest, jagged.event_index(jagged.count(events.truth))[made], place[made])
-    return farthest
 
 
 def _of_linked(events: Events) -> dict[str, npt.NDArray[Any]]:
