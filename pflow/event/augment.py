@@ -62,16 +62,8 @@ class Disturbance:
 def disturb(events: Events, options: Disturbance, generator: np.random.Generator) -> Events:
     """Disturb events at random; the truth stays. Noise and fake tracks are copied from other events."""
     chosen = generator.random(len(events)) < options.probability
-    events = _disturb_hits(events, options, chosen, generator)
-    if events.tracks is not None:
-        events = _disturb_tracks(events, options, chosen, generator)
-    return events
-
-
-def _disturb_hits(events: Events, options: Disturbance, chosen: Mask, generator: np.random.Generator) -> Events:
-    counts = jagged.count(events.hits)
+    counts, columns = jagged.count(events.hits), jagged.columns(events.hits)
     event = jagged.event_index(counts)
-    columns = jagged.columns(events.hits)
     subdetector = columns["subdetector"].astype(np.int64)
     n_subdetectors = len(events.detector.calorimeters)
     # The exponential keeps each factor above 0, however large the error.
@@ -86,10 +78,10 @@ def _disturb_hits(events: Events, options: Disturbance, chosen: Mask, generator:
     limits = np.array([np.quantile(values, NOISE_QUANTILE) if len(values) else 0.0 for values in by_subdetector])
     soft = np.flatnonzero(energy < limits[subdetector])
     hits = _with_copies(columns, event, keep, soft, options.noise_hits * chosen, generator)
-    return dataclasses.replace(events, hits=hits, hit_links=kept_links(events.hit_links, counts, keep))
+    events = dataclasses.replace(events, hits=hits, hit_links=kept_links(events.hit_links, counts, keep))
+    if events.tracks is None:
+        return events
 
-
-def _disturb_tracks(events: Events, options: Disturbance, chosen: Mask, generator: np.random.Generator) -> Events:
     counts = jagged.count(events.tracks)
     event = jagged.event_index(counts)
     keep = (generator.random(len(event)) >= options.lost_tracks) | ~chosen[event]

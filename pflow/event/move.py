@@ -364,16 +364,11 @@ def change_cells(events: Events, forms: Forms) -> Events:
         energy = energy.copy()
         for k, three in enumerate(forms["digital"][event[digital[first]]] == 2):
             rows = digital[detector == k]
-            energy[rows] = _digital(energy[rows], LEVELS if three else ())
+            # Each hit gets the mean energy of those that pass as many thresholds.
+            level = np.searchsorted(LEVELS if three else (), energy[rows] / np.median(energy[rows]), side="right")
+            energy[rows] = (np.bincount(level, energy[rows]) / np.maximum(np.bincount(level), 1))[level]
         events = dataclasses.replace(events, hits=jagged.replaced(events.hits, {"energy": energy}))
     return events
-
-
-def _digital(energy: npt.NDArray[np.floating[Any]], thresholds: Sequence[float]) -> npt.NDArray[np.floating[Any]]:
-    """Mean energy of the hits that pass the same number of thresholds, for each hit of the events of one detector."""
-    level = np.searchsorted(thresholds, energy / np.median(energy), side="right")
-    means = np.bincount(level, energy) / np.maximum(np.bincount(level), 1)
-    return np.asarray(means[level], dtype=energy.dtype)
 
 
 def _coarser(events: Events, forms: Forms) -> Events:
