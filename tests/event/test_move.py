@@ -284,8 +284,8 @@ MOVES = {
 
 
 @pytest.fixture(scope="module")
-def zqq(sample_dir) -> Events:
-    return read_events(sample_dir / "zqq_test_small.root", entry_stop=3)
+def zqq(events) -> Events:
+    return events[:3]
 
 
 @pytest.mark.parametrize(
