@@ -20,11 +20,11 @@ import numpy as np
 import numpy.typing as npt
 
 from pflow.errors import ConfigError, first_line, warn
-from pflow.event.closure import HADRON_RESPONSE, HARD, KINDS, MIN_MOMENTUM, N_LAYERS
+from pflow.event.closure import HADRON_RESPONSE, HARD, MIN_MOMENTUM, N_LAYERS
 from pflow.event.events import ImplausibleWarning
 from pflow.event.scales import BUSY, LARGEST, SampleScales, Scales, Table
 from pflow.physics.arrays import Floats, Index, Mask
-from pflow.physics.detector import FACES, Detector
+from pflow.physics.detector import ECAL, FACES, HCAL, KINDS, Detector
 from pflow.physics.geometry import kind_index, layer_pitches, measures
 
 MANY = {"hits of the ECAL": 100, "hits of the HCAL": 100, "tracks": 6}
@@ -463,11 +463,11 @@ def _each_event(scales: Scales, detector: Detector) -> Iterator[Check]:
             if 2 * np.count_nonzero(empty & inside) < np.count_nonzero(inside):  # else all events lack them
                 text = f"{_entries(scales, trails, empty & inside)}: no hits of the ECAL where {MIN_ENTERING} or more"
                 yield Check("empty events", not (empty & inside).any(), f"{text} tracks enter its {region}")
-    for part in (part.name for part in detector.calorimeters if part.kind in KINDS):
+    for part in (part.name for part in detector.calorimeters if part.kind in CELLS):
         empty = _run_without(table, f"hits {part}")
         text = f"{_entries(scales, table, empty)}: no hits of {part}, which other events have"
         yield Check("empty events", not empty.any(), text)
-    for kind in KINDS:
+    for kind in CELLS:
         name = f"hits of the {kind.upper()}"
         soft, faint = table[f"soft {name}"], table[f"faint {name}"]
         layered = any(part.kind == kind and part.n_layers >= N_LAYERS for part in detector.calorimeters)
@@ -563,7 +563,7 @@ def _calorimeters(scales: Scales, detector: Detector) -> Iterator[Check]:
     hits = scales.table("hits")
     for i, part in enumerate(detector.calorimeters):
         mine = hits["part"] == i if hits else np.zeros(0)
-        if part.kind not in KINDS or mine.sum() < MIN_HITS:
+        if part.kind not in CELLS or mine.sum() < MIN_HITS:
             continue
         energy, layer, depth, neighbour = (hits[name][mine] for name in ("energy", "layer", "depth", "neighbour"))
         if part.n_layers < N_LAYERS:
@@ -672,12 +672,12 @@ def _dead_parts(scales: Scales, detector: Detector) -> Iterator[Check]:
             for group in (_sector(x, y), SECTORS + (z > 0)):
                 found = np.unique(np.stack([group, entry, file]), axis=1)[0]
                 n_events[of_kind] += np.bincount(found, minlength=n_groups)
-        for own, name in enumerate(KINDS):
+        for own in (ECAL, HCAL):
             expected = n_events[1 - own] * n_events[own].sum() / max(n_events[1 - own].sum(), 1.0)
             enough = np.minimum(expected, n_events[1 - own]) > MIN_EXPECTED
             dead = np.flatnonzero(enough & (n_events[own] < DEAD * expected))
             text = ", ".join(f"{where[i]} ({expected[i]:.0f} events are expected to have some)" for i in dead)
-            text = f"no hits of the {name.upper()}'s {region} lie {text}: dead, or not in the file"
+            text = f"no hits of the {KINDS[own].upper()}'s {region} lie {text}: dead, or not in the file"
             yield Check("dead parts", not len(dead), text)
 
 

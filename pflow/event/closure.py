@@ -20,12 +20,9 @@ from pflow.event import jagged
 from pflow.event.events import Events
 from pflow.event.jagged import assigned_particle
 from pflow.physics.arrays import Floats, Index, Mask
-from pflow.physics.detector import Calorimeter, Detector
+from pflow.physics.detector import ECAL, HCAL, KINDS, Calorimeter, Detector
 from pflow.physics.geometry import distance_to_sides, kind_index, medians
 from pflow.physics.kinematics import GEV_PER_TESLA_MM, follow_to_calorimeter, tangent_basis, unit_vector
-
-ECAL, HCAL = 0, 1  # columns of quantities measured by kind of calorimeter
-KINDS = ("ecal", "hcal")  # of the calorimeters that are looked at
 
 MIN_MOMENTUM = 1.0  # GeV. Softer tracks curl, and scatter in the tracker
 NARROW, ALONE = 0.08, 0.16  # cones, rad: in the first are a hadron's hits, in the second enters no other track

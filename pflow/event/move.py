@@ -28,7 +28,7 @@ from pflow.event.events import Events, keep_hits
 from pflow.event.merge import equal_rows, sum_cells
 from pflow.event.schema import fields_of
 from pflow.physics.arrays import Floats
-from pflow.physics.detector import KINDS, Calorimeter, Detector, Layers
+from pflow.physics.detector import ECAL, HCAL, KINDS, Calorimeter, Detector, Layers
 from pflow.physics.geometry import (
     CELL,
     DEPTH,
@@ -44,7 +44,6 @@ from pflow.physics.geometry import (
     kind_index,
 )
 
-ECAL, HCAL = KINDS.index("ecal"), KINDS.index("hcal")
 BOTH = [ECAL, HCAL]
 ON_GRID = 0.9  # least mean cosine of 2 pi times the place in cells, where centres are at multiples of the cell size
 Forms = npt.NDArray[np.void]

@@ -16,13 +16,13 @@ import numpy as np
 import numpy.typing as npt
 
 from pflow.event import jagged
-from pflow.event.closure import ECAL, HCAL, IN_FRONT, MIN_MOMENTUM, N_LAYERS, TrackDeposits, depths
+from pflow.event.closure import IN_FRONT, MIN_MOMENTUM, N_LAYERS, TrackDeposits, depths
 from pflow.event.events import Events
 from pflow.event.jagged import Links, assigned_particle
 from pflow.event.schema import PXYZ
 from pflow.event.truth import STABLE_STATUS, select_targets
 from pflow.physics.arrays import Floats
-from pflow.physics.detector import KINDS, Detector
+from pflow.physics.detector import ECAL, HCAL, MUON_SYSTEM, Detector
 from pflow.physics.geometry import kind_index, layers_by_position
 from pflow.physics.kinematics import GEV_PER_TESLA_MM, angle_between, unit_vector
 from pflow.physics.pdg import is_invisible, known_charges
@@ -34,8 +34,7 @@ CHARGE_ROUNDING = 0.01  # largest difference, e, of a charge from the PDG's that
 MAX_ROWS = 100_000  # of a table; more are thinned evenly
 MAX_HITS = 5000  # of a calorimeter and chunk, from all its events, that are compared one by one with its description
 ONE_IN = 16  # of so many cells, one is checked for a second hit
-MUON_SYSTEM, MOST_IN_MUON = KINDS.index("muon"), 0.1
-"""Kind of calorimeter; GeV that no hit of it has: found up to 0.005."""
+MOST_IN_MUON = 0.1  # GeV that no hit of the muon system has: found up to 0.005
 LARGEST = 30.0  # GeV that no hit of a layer has: found up to 13
 HOT, MIN_HOT = 0.1, 8  # GeV of a cell that may fire in each event, and fewest events to say so
 BELOW, MIN_BELOW = {"soft": 1.3, "faint": 0.5}, 100

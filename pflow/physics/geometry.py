@@ -23,7 +23,7 @@ import numpy.typing as npt
 
 from pflow.errors import ConfigError
 from pflow.physics.arrays import Floats, Index, constant, namespace
-from pflow.physics.detector import KINDS, Calorimeter, Detector
+from pflow.physics.detector import ECAL, KINDS, Calorimeter, Detector
 
 Layers = npt.NDArray[Any]
 
@@ -321,7 +321,7 @@ class Depths(NamedTuple):
 
     def of_kinds(self, kind: Any) -> Any:
         """Depth in radiation lengths in an ECAL, in tenths of an interaction length elsewhere."""
-        return namespace(self.radiation).where(kind == KINDS.index("ecal"), self.radiation, 10.0 * self.interaction)
+        return namespace(self.radiation).where(kind == ECAL, self.radiation, 10.0 * self.interaction)
 
 
 FIELD, RADIUS, FACE = "field [T]", "radius of the ECAL [mm]", "|z| of the ECAL [mm]"
