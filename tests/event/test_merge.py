@@ -169,12 +169,6 @@ def test_other_parts_are_concatenated_with_shifted_indices(joined):
     assert joined.tracker_hit_links.particle.tolist() == [[0, 1, 2]]
 
 
-@pytest.mark.parametrize(("field", "step"), [("subdetector", 1), ("layer", 1), (("position", "y"), 2.5)])
-def test_a_cell_is_shared_only_at_the_same_place_of_the_same_layer(two, field, step):
-    hits = ak.with_field(two.hits, two.hits[field] + ak.Array([[0, 0, 0], [0, step]]), field)
-    assert ak.num(overlay(dataclasses.replace(two, hits=hits), [2]).hits).tolist() == [5]
-
-
 def test_a_shared_cell_is_at_the_barycentre_within_tolerance(two, monkeypatch):
     moved = two.hits.position.y + ak.Array([[0.0] * 3, [0.0, 2.0]])
     near = dataclasses.replace(two, hits=ak.with_field(two.hits, moved, ("position", "y")))
@@ -191,14 +185,15 @@ def test_a_shared_cell_is_at_the_barycentre_within_tolerance(two, monkeypatch):
 def test_cells_agree_with_a_search_over_all_pairs_of_hits():
     generator = np.random.default_rng(1)
     counts = generator.integers(20, 60, size=6)
-    position = generator.uniform(-15.0, 15.0, (counts.sum(), 3)).astype(np.float32)
-    event, layer = np.repeat(np.arange(6), counts), generator.integers(0, 2, counts.sum())
+    position = generator.uniform(-12.0, 12.0, (counts.sum(), 3)).astype(np.float32)
+    event, (layer, part) = np.repeat(np.arange(6), counts), generator.integers(0, 2, (2, counts.sum()))
     columns = {"energy": np.ones(len(layer)), **dict(zip("xyz", position.T, strict=True)), "layer": layer}
+    columns["subdetector"] = part
     hits = make_hits(**{name: ak.unflatten(values, counts) for name, values in columns.items()})
     joined = overlay(Events(detector=ILD, hits=hits), [3, 1, 2])
 
     near = np.linalg.norm(position[:, np.newaxis].astype(float) - position, axis=-1) <= 2.4
-    near &= (layer[:, np.newaxis] == layer) & (event[:, np.newaxis] != event)
+    near &= (layer[:, np.newaxis] == layer) & (part[:, np.newaxis] == part) & (event[:, np.newaxis] != event)
     group = np.array([0, 0, 0, 1, 2, 2])[event]
     n_cells, cell = connected_components(near & (group[:, np.newaxis] == group), directed=False)
     assert n_cells < len(layer)
