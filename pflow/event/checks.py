@@ -560,9 +560,11 @@ GENERAL = {
 
 def _calorimeters(scales: Scales, detector: Detector) -> Iterator[Check]:
     """Energies, places and layers of the hits of each calorimeter against its description."""
-    hits = scales.table("hits")
+    if not (hits := scales.table("hits")):
+        return
+    event = hits["file"] * (hits["entry"].max() + 1) + hits["entry"]  # files have the same entries
     for i, part in enumerate(detector.calorimeters):
-        mine = hits["part"] == i if hits else np.zeros(0)
+        mine = hits["part"] == i
         if part.kind not in CELLS or mine.sum() < MIN_HITS:
             continue
         energy, layer, depth, neighbour = (hits[name][mine] for name in ("energy", "layer", "depth", "neighbour"))
@@ -573,7 +575,7 @@ def _calorimeters(scales: Scales, detector: Detector) -> Iterator[Check]:
         elif length := part.layers[0].radiation_lengths:  # else it is not known
             (of_length, factor), low = CELLS[part.kind], Estimate.of(energy, LOWER)
             expected, step = 1e-3 * of_length * length / part.electron_scale, SURE * low.sigma
-            if np.ptp(hits["entry"][mine]) == 0:  # one event: a single shower may lie in thicker layers
+            if np.ptp(event[mine]) == 0:  # one event: a single shower may lie in thicker layers
                 factor *= 1.6
             text = f"the fifth of the hits of {part.name} with the least energy has up to {low.value:.2g} GeV, expected"
             text += f" {expected:.2g} GeV of layers of {length:g} radiation lengths"
@@ -583,14 +585,14 @@ def _calorimeters(scales: Scales, detector: Detector) -> Iterator[Check]:
         text = f"{', '.join(f'{n} ({ratio:.2g} times)' for n, ratio in scaled)} of {part.name}"
         yield Check("cells", not scaled, f"hits have another energy than those of other layers in layer {text}")
 
-        sector, entry = _sector(hits["x"][mine], hits["y"][mine]), hits["entry"][mine]
-        # Of several events: a single shower may lie in thicker layers. One number stands for sector and entry.
-        pairs = np.unique((sector << 40) + entry)
+        sector = _sector(hits["x"][mine], hits["y"][mine])
+        # Of several events: a single shower may lie in thicker layers. One number stands for sector and event.
+        pairs = np.unique((sector << 40) + event[mine])
         several = np.bincount(pairs >> 40)[sector] >= MIN_EVENTS_SCALED
         scaled_at = [(_degrees(n), ratio) for n, ratio in _scaled(energy, np.where(several, sector, -1), GROUP_SCALE)]
         groups = {"at +z": hits["z"][mine] > 0, "in layers of even number": layer % 2 == 0}
         groups |= {f"from layer {DEEP} on": layer >= DEEP} if part.kind == "hcal" else {}
-        ratios = [(where, _ratio(energy, inside, entry)) for where, inside in groups.items()]
+        ratios = [(where, _ratio(energy, inside, event[mine])) for where, inside in groups.items()]
         scaled_at += [(where, ratio) for where, ratio in ratios if abs(np.log(ratio)) > np.log(GROUP_SCALE)]
         text = ", ".join(f"{ratio:.2g} times the energy of others {where}" for where, ratio in scaled_at)
         yield Check("cells", not scaled_at, f"hits of {part.name} have {text}")
@@ -617,7 +619,7 @@ def _calorimeters(scales: Scales, detector: Detector) -> Iterator[Check]:
         text = f"{outside:.0%} of the hits of {part.name} lie outside of it: {face} {getattr(part, face) or 0:g} mm"
         yield Check("faces", outside <= OUTSIDE, f"{text}, layers of {edges[-1]:.4g} mm")
         numbered = layer >= 0
-        layer, depth, entry = layer[numbered].astype(np.int64), depth[numbered], hits["entry"][mine][numbered]
+        layer, depth = layer[numbered].astype(np.int64), depth[numbered]
         if outside <= OUTSIDE and len(layer) >= MIN_HITS:
             # The first layer may be 0 or 1, so the most frequent difference counts, and its neighbours.
             shift = layer - (np.searchsorted(edges, depth, side="right") - 1)
@@ -634,12 +636,13 @@ def _calorimeters(scales: Scales, detector: Detector) -> Iterator[Check]:
             offset = first - int(np.clip(first, 0, layer.min()))
             lie = f"begin {abs(offset)} {'before' if offset > 0 else 'behind'} the described ones"
             yield Check("layers", abs(offset) <= 1, f"layers of {part.name} {lie}: {face} is wrong")
-            for begin, end, beside in _dead_layers(layer - first, entry, len(edges) - 1) if abs(offset) <= 1 else ():
+            dead = _dead_layers(layer - first, event[mine][numbered], len(edges) - 1)
+            for begin, end, beside in dead if abs(offset) <= 1 else ():
                 text = f"no hits of {part.name} are in layers {begin + first} to {end + first}"
                 yield Check("layers", False, f"{text}, and {beside} in one beside these: dead, or not in the file")
 
 
-def _dead_layers(layer: Index, entry: Index, n_layers: int) -> Iterator[tuple[int, int, int]]:
+def _dead_layers(layer: Index, event: Index, n_layers: int) -> Iterator[tuple[int, int, int]]:
     """First and last of layers without hits beside one with many, and its number of them.
 
     Not the first or the last layer alone, as it is guessed whether layers are counted from 0.
@@ -647,7 +650,7 @@ def _dead_layers(layer: Index, entry: Index, n_layers: int) -> Iterator[tuple[in
     inside = (layer >= 0) & (layer < n_layers)
     n = np.bincount(layer[inside], minlength=n_layers)
     # The end of one shower has many hits, but those of many showers do not end together.
-    pairs = np.unique(np.stack([layer[inside], entry[inside]]), axis=1)
+    pairs = np.unique(np.stack([layer[inside], event[inside]]), axis=1)
     n_events, empty = np.bincount(pairs[0], minlength=n_layers), np.flatnonzero(n == 0)
     for run in np.split(empty, np.flatnonzero(np.diff(empty) > 1) + 1) if len(empty) else ():
         low, high = int(run[0]), int(run[-1])
@@ -695,10 +698,10 @@ def _scaled(energy: Floats, part: npt.NDArray[Any], factor: float) -> list[tuple
     return [(int(numbers[i]), float(ratio[i])) for i in wrong]
 
 
-def _ratio(energy: Floats, inside: Mask, entry: Index) -> float:
+def _ratio(energy: Floats, inside: Mask, event: Index) -> float:
     """Energy of the hits inside over others', by `LOWER` quantiles; 1 where either are few, or of few events."""
     groups = inside, ~inside
-    if any(group.sum() < MANY_NEAR or len(np.unique(entry[group])) < MIN_EVENTS_SCALED for group in groups):
+    if any(group.sum() < MANY_NEAR or len(np.unique(event[group])) < MIN_EVENTS_SCALED for group in groups):
         return 1.0
     first, second = (np.quantile(energy[group], LOWER) for group in groups)
     return float(first / second)

@@ -703,6 +703,14 @@ def test_a_change_within_a_file_is_said_with_the_entries(cld_rec, change, said):
     assert re.search(f"entries 50 to 5{said}", text), text
 
 
+def test_events_of_several_files_are_told_apart(jets):
+    """Each file has one event, at entry 0: less than three events would say nothing of an octant."""
+    events = octant(3.0)(jets.without_truth())
+    files = [dataclasses.replace(events[i], path=str(i), entry=np.array([0])) for i in range(len(events))]
+    text = problems_of(compare(sum(map(measure, files), Scales())))
+    assert re.search(r"hits of ecal_barrel have .* times the energy of others between 45 and 67\.5 degrees", text), text
+
+
 def test_cells_of_all_events_are_looked_at(cld_rec):
     """In a chunk of 60 events the cells of one that are there twice are found in it alone."""
     again = twice_in_the_barrel(cld_rec)[3:4]
