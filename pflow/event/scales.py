@@ -239,7 +239,7 @@ def _of_events(events: Events, particles: ak.Array | None) -> dict[str, npt.NDAr
 
 def _of_muon_hits(events: Events) -> dict[str, npt.NDArray[Any]]:
     """Numbers of each event's hits of the muon system (``muon hits``), and of those that lie before it or have more
-    energy than muons leave (``no muon hits``)."""
+    energy than muons leave (``no muon hits``); and in events of 500 hits and more (``many muon hits``), beside all."""
     detector, hits, counts = events.detector, jagged.columns(events.hits), jagged.count(events.hits)
     faces = [
         [getattr(part, name) or np.inf if part.kind == "muon" else 0.0 for part in detector.calorimeters]
@@ -251,8 +251,9 @@ def _of_muon_hits(events: Events) -> dict[str, npt.NDArray[Any]]:
     before = (np.hypot(x, y) < radius - IN_FRONT) & (np.abs(z) < half_length - IN_FRONT)
     before &= np.isfinite(radius) | np.isfinite(half_length)
     wrong, event = before | (hits["energy"][mine] > MOST_IN_MUON), jagged.event_index(counts)[mine]
-    n = len(counts)
-    return {"muon hits": np.bincount(event, minlength=n), "no muon hits": np.bincount(event, wrong, minlength=n)}
+    n, no_muon = (np.bincount(event, of, minlength=len(counts)) for of in (np.ones(len(event)), wrong))
+    many = {"many muon hits": n * (counts >= 500), "hits beside muon hits": counts * (counts >= 500)}
+    return {"muon hits": n, "no muon hits": no_muon, **many}
 
 
 def first_hits(events: Events) -> Floats:

@@ -492,6 +492,33 @@ def test_hits_of_absurd_energy_and_others_in_the_muon_system_are_said(cld_rec):
     )
 
 
+def test_hits_of_a_forward_calorimeter_and_noise_in_the_muon_system_are_said(cld_rec):
+    """Hits of the endcap of the ECAL at 1.1 m, and hits of 0.1 MeV far out in the muon system."""
+    parts = [part.name for part in cld_rec.detector.calorimeters]
+    endcap, muon = parts.index("ecal_endcap"), parts.index("muon")
+
+    def forward(of):
+        moved = (of["subdetector"] == endcap) & (np.arange(len(of["energy"])) % 40 == 0)
+        return {"position.z": np.where(moved, 0.5 * of["position.z"], of["position.z"])}
+
+    def noise(of):
+        made = np.arange(len(of["energy"])) % 20 == 0
+        out = {
+            f"position.{axis}": np.where(made, 5.0 * of[f"position.{axis}"], of[f"position.{axis}"]) for axis in "xyz"
+        }
+        return out | {
+            "subdetector": np.where(made, muon, of["subdetector"]),
+            "energy": np.where(made, 1e-4, of["energy"]),
+        }
+
+    said = problems_of(checks(hits(forward)(cld_rec).without_truth()))
+    assert re.search(r"\d% of the energy of ecal_endcap lies more than 60 mm in front of it: another detector\?", said)
+    assert "lie outside of it" not in said
+    said = problems_of(checks(hits(noise)(cld_rec).without_truth()))
+    assert re.search(r"\d% of the hits of events of 500 hits and more are in the muon system: noise\?", said)
+    assert "lie before it" not in said
+
+
 @pytest.fixture(scope="session")
 def many(data_dir) -> Events:
     """90 hadronic Z decays in ILD."""
