@@ -79,12 +79,29 @@ def geometry_fits(events: Events, detector: Detector, *, roughly: bool = False) 
     between the inscribed radius and 1.08 times that; an endcap is flat. `roughly`: half of the hits in the volume.
     """
     outside, near = (0.5, np.inf) if roughly else (OUTLIERS, SLACK)
-    radius, outer, z = detector.ecal_inner_radius, detector.ecal_outer_radius, detector.ecal_inner_z
-    barrel = _inside(events, "barrel", radius - MARGIN, radius * CORNER + near, outer * CORNER + SLACK, outside)
-    endcap = _inside(events, "endcap", z - MARGIN, z + near, z + outer - radius + 2 * SLACK, outside)
-    if barrel is False or endcap is False:
-        return False
-    return True if barrel or endcap else None
+    radius, outer, begin = detector.ecal_inner_radius, detector.ecal_outer_radius, detector.ecal_inner_z
+    hits = jagged.columns(events.hits)
+    x, y, z = (hits[f"position.{axis}"] for axis in "xyz")
+    # Distance of the hits, and where they must lie: the lowest, the innermost at most, and the highest, mm.
+    regions = {
+        "barrel": (np.hypot(x, y), radius - MARGIN, radius * CORNER + near, outer * CORNER + SLACK),
+        "endcap": (np.abs(z), begin - MARGIN, begin + near, begin + outer - radius + 2 * SLACK),
+    }
+    fits = None
+    for region, (distance, lowest, front, highest) in regions.items():
+        places = enumerate((part.kind, part.region) for part in events.detector.calorimeters)
+        of_region = np.isin(hits["subdetector"], [index for index, place in places if place == ("ecal", region)])
+        usable = of_region & np.isfinite(distance) & (hits["energy"] > 0)  # or at the origin
+        values = distance[usable]
+        if not len(values):
+            continue
+        if np.mean((values < lowest) | (values > highest)) > outside:
+            return False
+        if np.quantile(values, OUTLIERS) <= front:
+            fits = True
+        elif len(np.unique(jagged.event_index(jagged.count(events.hits))[usable])) >= MIN_EVENTS:
+            return False
+    return fits
 
 
 def fitting_detectors(file: PodioFile, *, sim: bool | None = None) -> list[DetectorMatch]:
@@ -92,10 +109,25 @@ def fitting_detectors(file: PodioFile, *, sim: bool | None = None) -> list[Detec
 
     First those that fit, then by confirmed geometry, fewest optional collections absent, and most collections matched.
     """
-    detectors = [load_detector(name) for name in builtin_names("detector")]
-    if sim:
-        detectors = [detector for detector in detectors if any(part.sim_collections for part in detector.calorimeters)]
-    return sorted((_match(file, detector, sim) for detector in detectors), key=attrgetter("rank"))
+    matches = []
+    for detector in map(load_detector, builtin_names("detector")):
+        if sim and not any(part.sim_collections for part in detector.calorimeters):
+            continue
+        if missing := missing_collections(file, detector, sim=sim):
+            named = (name for part in detector.calorimeters for name in (*part.collections, *part.sim_collections))
+            reason = f"no collection {', no '.join(' or '.join(names) for names in missing)}"
+            rank = 1, 1, len(missing), 0, -sum(map(file.columns.has, named))
+        else:
+            reader, reason = Edm4hepReader(file, detector=detector, sim=sim), ""
+            events = first_entries(reader)
+            geometry = None if events is None else geometry_fits(events, detector)
+            if geometry is False:
+                faces = f"r = {detector.ecal_inner_radius:g} mm, endcap from |z| = {detector.ecal_inner_z:g} mm"
+                reason = f"the ECAL hits do not lie where its ECAL is (barrel from {faces})"
+            n_sources = sum(map(len, reader.sources.values()))
+            rank = geometry is False, geometry is not True, 0, len(reader.absent), -n_sources
+        matches.append(DetectorMatch(detector, reason, rank))
+    return sorted(matches, key=attrgetter("rank"))
 
 
 def best_detector(file: PodioFile, *, sim: bool | None = None) -> Detector:
@@ -117,21 +149,6 @@ def best_detector(file: PodioFile, *, sim: bool | None = None) -> Detector:
     return fitting[0].detector
 
 
-def _match(file: PodioFile, detector: Detector, sim: bool | None) -> DetectorMatch:
-    if missing := missing_collections(file, detector, sim=sim):
-        named = (name for system in detector.calorimeters for name in (*system.collections, *system.sim_collections))
-        reason = f"no collection {', no '.join(' or '.join(names) for names in missing)}"
-        return DetectorMatch(detector, reason, (1, 1, len(missing), 0, -sum(map(file.columns.has, named))))
-    reader, reason = Edm4hepReader(file, detector=detector, sim=sim), ""
-    events = first_entries(reader)
-    geometry = None if events is None else geometry_fits(events, detector)
-    if geometry is False:
-        place = f"barrel from r = {detector.ecal_inner_radius:g} mm, endcap from |z| = {detector.ecal_inner_z:g} mm"
-        reason = f"the ECAL hits do not lie where its ECAL is ({place})"
-    rank = (geometry is False, geometry is not True, 0, len(reader.absent), -sum(map(len, reader.sources.values())))
-    return DetectorMatch(detector, reason, rank)
-
-
 def first_entries(reader: Reader) -> Events | None:
     """The first entries, None if they cannot be decoded."""
     try:
@@ -141,25 +158,6 @@ def first_entries(reader: Reader) -> Events | None:
         if error.entry is None:
             raise
         return None
-
-
-def _inside(events: Events, region: str, lowest: float, front: float, highest: float, outside: float) -> bool | None:
-    """Whether ECAL hits lie at r or |z|, mm, from `lowest` to `highest`, the first before `front`; None: unknown."""
-    calorimeters = events.detector.calorimeters
-    ecal = [i for i, part in enumerate(calorimeters) if (part.kind, part.region) == ("ecal", region)]
-    hits = jagged.columns(events.hits)
-    x, y, z = (hits[f"position.{axis}"] for axis in "xyz")
-    values = np.hypot(x, y) if region == "barrel" else np.abs(z)
-    usable = np.isin(hits["subdetector"], ecal) & np.isfinite(values) & (hits["energy"] > 0)  # or at the origin
-    values = values[usable]
-    if not len(values):
-        return None
-    if np.mean((values < lowest) | (values > highest)) > outside:
-        return False
-    if np.quantile(values, OUTLIERS) <= front:
-        return True
-    n_events = len(np.unique(jagged.event_index(jagged.count(events.hits))[usable]))
-    return False if n_events >= MIN_EVENTS else None
 
 
 class EventFile:
@@ -344,7 +342,6 @@ class EventFile:
         return events, [refused[entry] for entry in sorted(refused)], left_out
 
     def _decode(self, start: int, stop: int, truth: bool) -> Events:
-        """Read without validating."""
         return with_retries(self.path, lambda: self.reader.read(start, stop, truth=truth), again=self._connect_again)
 
     def _decode_one(self, entry: int, truth: bool, refused: dict[int, InputError]) -> Events:
