@@ -130,8 +130,12 @@ def open_tree(directory: Any, name: str, path: str) -> Any:
         tree = directory[name]
         _keys(tree)  # an RNTuple reads its header when it is asked for it
         n_entries = int(tree.num_entries)
-        if hasattr(tree, "all_fields"):
-            _check_page_lists(tree)
+        # uproot checks no list of pages, and takes memory for the values that one declares, which may be billions.
+        for record in tree.footer.cluster_group_records if hasattr(tree, "all_fields") else ():
+            link = record.page_list_link
+            pages = bytes(tree.read_locator(link.locator, link.env_uncomp_size)[0].raw_data)[: link.env_uncomp_size]
+            if xxhash.xxh3_64_intdigest(pages[:-8]) != int.from_bytes(pages[-8:], "little"):
+                raise ValueError("a list of pages differs from its checksum, damaged file")
     held = 0
     for branch in getattr(tree, "branches", ()):
         with suppress(Exception):  # a branch that uproot does not understand harms no other
@@ -140,16 +144,6 @@ def open_tree(directory: Any, name: str, path: str) -> Any:
     if n_entries < 0 or 0 < held < n_entries:
         raise InputError(f"{n_entries} entries are declared, the branches have {held}", file=path, field=name)
     return tree
-
-
-def _check_page_lists(ntuple: Any) -> None:
-    """Raise if a list of pages differs from its checksum, which uproot does not check: memory is taken for the values
-    that it declares, which may be billions."""
-    for record in ntuple.footer.cluster_group_records:
-        link = record.page_list_link
-        content = bytes(ntuple.read_locator(link.locator, link.env_uncomp_size)[0].raw_data)[: link.env_uncomp_size]
-        if xxhash.xxh3_64_intdigest(content[:-8]) != int.from_bytes(content[-8:], "little"):
-            raise ValueError("a list of pages differs from its checksum, damaged file")
 
 
 def check_range(start: Any, stop: Any) -> None:
