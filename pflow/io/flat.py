@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import itertools
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -230,10 +229,10 @@ class FlatReader:
                 columns[part][name] = jagged.unflatten(lookups[name](jagged.flat(codes)), jagged.count(codes))
         makers: dict[str, Any] = {"hits": make_hits, "tracker_hits": make_tracker_hits}
         makers |= {"truth": make_truth, "reference": make_particles}
-        makers["tracks"] = functools.partial(make_tracks, b_field=self.detector.b_field)
         parts: dict[str, Any] = {part: make(**columns[part]) for part, make in makers.items() if part in columns}
-        if "tracks" in parts:
-            parts["tracks"] = _followed(parts["tracks"], self.detector)
+        if "tracks" in columns:
+            tracks = make_tracks(b_field=self.detector.b_field, **columns["tracks"])
+            parts["tracks"] = _followed(tracks, self.detector)
         for source, link in LINKS_OF.items() if "truth" in parts else ():
             # Links of the file come first: they can share a hit among particles, `particle` cannot.
             if link in columns:
