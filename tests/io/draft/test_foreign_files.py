@@ -1,7 +1,5 @@
 """Files whose collections have names, types and members that no built-in detector knows."""
 
-import functools
-
 import awkward as ak
 import numpy as np
 import pytest
@@ -34,26 +32,16 @@ RENAMED = {
 
 @pytest.fixture(scope="module")
 def renamed_cld(sample_dir, tmp_path_factory):
-    """Events with other names, the first with simulated hits too, and their draft; with ids if asked for, else none."""
+    """Events with other names and without a table of ids, the first with simulated hits too; and their draft."""
     columns = {}
     for kind in ("_sim", ""):
         with uproot.open(sample_dir / f"cld_zqq_small{kind}.edm4hep.root") as file:
             columns |= _columns(file["events"])
     columns = {key: ak.concatenate([values, values[: 5 - len(values), :0]]) for key, values in columns.items()}
-
-    @functools.cache
-    def write(*, with_ids: bool):
-        path = tmp_path_factory.mktemp("renamed") / "renamed.root"
-        with uproot.recreate(path) as out:
-            out.mktree("events", {name: values.type.content for name, values in columns.items()}).extend(columns)
-            if with_ids:
-                names = list(RENAMED.values())
-                ids = np.array([collection_id(name) for name in names], dtype=np.uint32)
-                table = ak.zip({"name": ak.Array([names]), "collectionID": ak.Array([ids])})
-                out.mkrntuple("podio_metadata", {"events___CollectionTypeInfo": table})
-        return path, draft_detector(path, PLACES)
-
-    return write
+    path = tmp_path_factory.mktemp("renamed") / "renamed.root"
+    with uproot.recreate(path) as out:
+        out.mktree("events", {name: values.type.content for name, values in columns.items()}).extend(columns)
+    return path, draft_detector(path, PLACES)
 
 
 def _columns(tree):
@@ -78,9 +66,8 @@ PLACES = Answers(
 )
 
 
-@pytest.mark.parametrize("with_ids", [True, False])
-def test_events_with_other_names_give_the_same_detector(renamed_cld, with_ids):
-    cld, (_, draft) = load_detector("cld"), renamed_cld(with_ids=with_ids)
+def test_events_with_other_names_give_the_same_detector(renamed_cld):
+    cld, (_, draft) = load_detector("cld"), renamed_cld
     detector = draft.detector
     placed = {calorimeter.name: calorimeter.collections for calorimeter in detector.calorimeters}
     for name, original in zip(("ecal_barrel", "ecal_endcap", "hcal_barrel", "hcal_endcap"), CALORIMETERS, strict=True):
@@ -97,7 +84,7 @@ def test_events_with_other_names_give_the_same_detector(renamed_cld, with_ids):
 
 
 def test_the_renamed_events_are_read_as_the_others_are(renamed_cld, cld_rec):
-    path, draft = renamed_cld(with_ids=False)
+    path, draft = renamed_cld
     assert inspect_file(path).detector == ""
     with pytest.warns(ImplausibleWarning, match=r"names no calorimeter for the hits of Shell \(7 hits, 0.00172 GeV\)"):
         events = read_events(path, detector=draft.detector)
