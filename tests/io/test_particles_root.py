@@ -84,24 +84,20 @@ class TestBothFormats:
         scores = ("charged_hadron", "neutral_hadron", "photon", "electron", "muon")
         elements = ("xx", "xy", "yy", "xz", "yz", "zz", "xt", "yt", "zt", "tt")
         members = [*MEMBERS, "existence", *(f"pid_{name}" for name in scores), *(f"covMatrix.{xy}" for xy in elements)]
-        types = {f"PFlow.{member}": "int32" if member == "PDG" else "float32" for member in members}
+        types = {f"{name}.{member}": "float32" for name in ("PFlow", "PFlowCandidate") for member in members}
+        types |= dict.fromkeys(("PFlow.PDG", "PFlowCandidate.PDG"), "int32")
         for collection, source in (("PFlowCaloHitLink", "hit"), ("PFlowTrackLink", "track")):
             types |= {f"{collection}.{source}": "int32", f"{collection}.particle": "int32"}
             types[f"{collection}.weight"] = "float32"
-        with uproot.open(write(complete([[22, 11], []]))) as file:
+        with uproot.open(write(with_candidates([[22, 11], []], [[130], [22, 22]]))) as file:
             table = file["events"]
+            assert table["PFlow.PDG"].array().to_list() == [[22, 11], []]
+            assert table["PFlowCandidate.PDG"].array().to_list() == [[130], [22, 22]]
             for branch, kind in types.items():
                 assert str(table[branch].array().type) == f"2 * var * {kind}"
             assert [str(table[name].array().type) for name in ("event", "flags")] == ["2 * int64", "2 * uint32"]
             assert table["PFlow.pid_photon"].array().to_list() == [[2.0, 7.0], []]
             assert table["PFlow.covMatrix.tt"].array().to_list() == [[9.0, 19.0], []]
-
-    def test_candidates_are_a_collection_of_their_own(self, write):
-        path = write(with_candidates([[22, 11], []], [[130], [22, 22]]))
-        with uproot.open(path) as file:
-            assert file["events"]["PFlow.PDG"].array().to_list() == [[22, 11], []]
-            assert file["events"]["PFlowCandidate.PDG"].array().to_list() == [[130], [22, 22]]
-            assert file["events"]["PFlowCandidate.existence"].array().to_list()[0] == [pytest.approx(0.1)]
 
     def test_what_the_algorithm_does_not_say_is_not_written(self, write):
         path = write(made([[22, 11], []]))
@@ -217,7 +213,7 @@ def test_a_root_file_without_provenance(tmp_path):
 
 
 @pytest.mark.parametrize("format", ["ttree"])
-@pytest.mark.parametrize("missing", ["PFlow.pid_muon", "PFlow.covMatrix.zt", "PFlowTrackLink.weight"])
+@pytest.mark.parametrize("missing", ["PFlow.pid_muon", "PFlowTrackLink.weight"])
 def test_part_of_an_optional_group_is_refused(tmp_path, write, missing):
     with uproot.open(write(complete([[22, 11], []]))) as file:
         keys = file["events"].keys()
