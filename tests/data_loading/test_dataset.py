@@ -21,8 +21,6 @@ from pflow.data.dataset import (
     EventDataset,
     FileOptions,
     Padder,
-    StepLoader,
-    StopRequest,
     begin_worker,
     bucket,
     collate,
@@ -345,16 +343,6 @@ def test_an_epoch_of_other_batches_is_shuffled_anew(train_files, val_file):
         data.load_state_dict(state)
     loader = data.train_dataloader()
     assert (loader.dataset.epoch, len([*loader])) == (4, 10)
-
-
-def test_a_signal_is_agreed_with_the_next_batch(dataset):
-    stop = StopRequest()
-    batches = iter(StepLoader(dataset(), stop))
-    next(batches)
-    stop.signal = 15
-    assert stop.agreed == 0
-    next(batches)
-    assert stop.agreed == 15
 
 
 class Process(IterableDataset[int]):

@@ -39,14 +39,6 @@ def test_a_file_that_no_detector_fits_lists_its_collections(write, content):
     assert file.has_truth
 
 
-def test_bad_entries_are_listed_and_count_as_empty(write, content, toy):
-    content["A2.energy"][1] = [float("nan")]
-    file = inspect_file(write(content), ReadOptions(detector=toy))
-    assert list(file.bad_entries) == [1]
-    assert "hits.energy" in file.bad_entries[1]
-    assert file.calorimeter_hits == 4
-
-
 def test_another_root_file_lists_its_trees(tmp_path):
     with uproot.recreate(tmp_path / "other.root") as file:
         file.mktree("ntuple", {"pt": "var * float32", "run": "int32"}).extend({"pt": [[1.0], []], "run": [7, 8]})

@@ -190,7 +190,6 @@ class TestBothFormats:
 @pytest.mark.parametrize(
     ("file", "options", "message"),
     [
-        ("nowhere/out.root", {}, "nowhere does not exist"),
         ("in.root", {"inputs": ["in.root"]}, "it is the input"),
         ("out.root", {"format": "parquet"}, "no output format 'parquet': expected one of ttree, rntuple"),
         ("out.root", {"name": "my particles"}, "cannot name a collection"),
