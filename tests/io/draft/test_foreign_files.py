@@ -32,32 +32,21 @@ RENAMED = {
 
 @pytest.fixture(scope="module")
 def renamed_cld(sample_dir, tmp_path_factory):
-    """Events with other names and without a table of ids, the first with simulated hits too; and their draft."""
-    columns = {}
+    """Events with other names, the first with simulated hits too, and their draft; ids are those of the old names."""
+    columns, suffixes = {}, "|_(from|to|trackStates|contributions|parents)"
     for kind in ("_sim", ""):
         with uproot.open(sample_dir / f"cld_zqq_small{kind}.edm4hep.root") as file:
-            columns |= _columns(file["events"])
+            for old, new in RENAMED.items():
+                for key in file["events"].keys(filter_name=f"/_?{old}({suffixes})\\..*/"):
+                    columns[key.replace(old, new)] = file["events"][key].array()
     columns = {key: ak.concatenate([values, values[: 5 - len(values), :0]]) for key, values in columns.items()}
     path = tmp_path_factory.mktemp("renamed") / "renamed.root"
+    ids = np.array([[collection_id(name) for name in RENAMED]], dtype=np.uint32)
+    table = ak.zip({"name": ak.Array([list(RENAMED.values())]), "collectionID": ak.Array(ids)})
     with uproot.recreate(path) as out:
         out.mktree("events", {name: values.type.content for name, values in columns.items()}).extend(columns)
+        out.mkrntuple("podio_metadata", {"events___CollectionTypeInfo": table})
     return path, draft_detector(path, PLACES)
-
-
-def _columns(tree):
-    """Members of the renamed collections and their relations, by their new names and with their ids."""
-    columns = {}
-    suffixes = "|_(from|to|trackStates|contributions|parents)"
-    for old, new in RENAMED.items():
-        for key in tree.keys(filter_name=f"/_?{old}({suffixes})\\..*/"):
-            values = tree[key].array()
-            if key.endswith("collectionID"):
-                flat = ak.flatten(values)
-                for name, other in RENAMED.items():
-                    flat = ak.where(flat == collection_id(name), np.uint32(collection_id(other)), flat)
-                values = ak.unflatten(flat, ak.num(values))
-            columns[key.replace(old, new)] = values
-    return columns
 
 
 PLACES = Answers(
