@@ -15,23 +15,17 @@ N_EVENTS, N_HITS = 4, 400
 ABSORBERS = Answers(absorber={"ecal": "tungsten:2.1", "hcal": "steel:20"})
 
 
-def hits(name, x, y, z, layer, seed=0):
-    """A collection with these places of hits, [event, hit]."""
-    rng = np.random.default_rng(seed)
-    content = {f"{name}.cellID": (np.array(layer) << 5) + seed, f"{name}.energy": rng.exponential(0.01, x.shape)}
-    content |= {f"{name}.time": np.full(x.shape, 0.5)}
-    return content | {f"{name}.position.{axis}": values for axis, values in zip("xyz", (x, y, z), strict=True)}
-
-
 def barrel(name, front, pitch, count, cell, *, seed=1):
-    """A cylinder with cells along the circle and z."""
+    """Hits [event, hit] in a cylinder with cells along the circle and z."""
     rng = np.random.default_rng(seed)
     shape = N_EVENTS, N_HITS
     layer = rng.integers(0, count, shape)
     radius = front + (layer + 0.5) * pitch
     phi = np.round(rng.uniform(-300, 300, shape) / cell) * cell / front  # a part of the circle, where cells are close
-    z = np.round(rng.uniform(-200, 200, shape) / cell) * cell
-    return hits(name, radius * np.cos(phi), radius * np.sin(phi), z, layer, seed)
+    members = {"position.x": radius * np.cos(phi), "position.y": radius * np.sin(phi)}
+    members["position.z"] = np.round(rng.uniform(-200, 200, shape) / cell) * cell
+    members |= {"cellID": (layer << 5) + seed, "energy": rng.exponential(0.01, shape), "time": np.full(shape, 0.5)}
+    return {f"{name}.{member}": values for member, values in members.items()}
 
 
 def without(content, *names):
