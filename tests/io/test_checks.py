@@ -106,15 +106,6 @@ def test_an_id_with_two_names_in_merged_files_is_named(merged, toy):
     assert "entries 0 and 1 of the metadata name the collection with id 13 B and A1" in check.text
 
 
-def test_fields_with_dots_in_their_names_are_read(sample_dir, tmp_path):
-    """As uproot's ``file["events"] = table`` writes an RNTuple."""
-    flat = sample_dir / "multi_test_small.root"
-    with uproot.open(flat) as file, uproot.recreate(tmp_path / "copy.root") as copy:
-        table = file["events"].arrays(filter_name="*.*")
-        copy["events"] = {name: table[name] for name in table.fields}
-    assert read_events(tmp_path / "copy.root").hits.energy.to_list() == read_events(flat).hits.energy.to_list()
-
-
 def test_collections_that_are_not_read_are_named(write, content, toy):
     """A subset collection of tracks, and a calorimeter without a collection."""
     tracks = {"Tracks_objIdx.index": [[0], []], "Tracks_objIdx.collectionID": [[16], []]}
