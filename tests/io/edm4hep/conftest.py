@@ -1,7 +1,5 @@
-import functools
 import json
-import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +12,7 @@ from pflow.event import jagged
 from pflow.event.events import Events, Reconstruction
 from pflow.event.schema import make_links, make_particles
 from pflow.io.edm4hep.frames import FrameWriter
-from pflow.io.edm4hep.podio import CollectionInfo, DataModel, Filled, PodioFile, collection_id, edm4hep_types
+from pflow.io.edm4hep.podio import CollectionInfo, DataModel, Filled, PodioFile, edm4hep_types
 from pflow.io.edm4hep.reader import Edm4hepReader
 from pflow.io.edm4hep.writer import Edm4hepRecoWriter
 from pflow.io.open import open_events
@@ -88,39 +86,6 @@ def write_podio(tmp_path: Path) -> Callable[..., Path]:
                 {"metadata": [{"String": {"A1__CellIDEncoding": ["layer:8"]}}], "runs": [{"Int": {"run": [7]}}] * 2}
             )
         return path
-
-    return write
-
-
-@functools.cache
-def columns_of(path: Path) -> tuple[dict[str, ak.Array], dict[str, ak.Array]]:
-    """Columns of a file that are read, by branch and member, e.g. ``MCParticles.PDG``; and its metadata."""
-    with uproot.open(path) as file:
-        tree = file["events"]
-        metadata = {key: file["metadata"][key].array()[:1] for key in ("GPStringKeys", "GPStringValues")}
-        keys = (
-            key for key in tree.keys(filter_name="*.*") if not re.search(r"[Tt]racker\w*Hits|_daughters|PFOs_", key)
-        )
-        return {key: tree[key].array() for key in keys}, metadata
-
-
-@pytest.fixture
-def rewrite(tmp_path: Path) -> Callable[..., Path]:
-    """Writes a file again with some members set, in the shape that they have, and without the collections `drop`."""
-
-    def write(path: Path, members: Mapping[str, Callable[[Any], Any]] = {}, drop: tuple[str, ...] = ()) -> Path:
-        columns, metadata = columns_of(path)
-        changed = {key: values for key, values in columns.items() if key.strip("_").partition(".")[0] not in drop}
-        for key, values in members.items():
-            flat = ak.to_numpy(ak.flatten(changed[key]))
-            changed[key] = ak.unflatten(np.asarray(values(flat.copy()), flat.dtype), ak.num(changed[key]))
-        names = sorted({key.partition(".")[0] for key in columns if not key.startswith("_")})
-        table = {"name": ak.Array([names]), "collectionID": np.array([[collection_id(name) for name in names]])}
-        with uproot.recreate(tmp_path / "changed.root") as file:
-            file.mktree("events", {key: array.type.content for key, array in changed.items()}).extend(changed)
-            file.mkrntuple("metadata", metadata)
-            file.mkrntuple("podio_metadata", {"events___CollectionTypeInfo": ak.zip(table)})
-        return tmp_path / "changed.root"
 
     return write
 
