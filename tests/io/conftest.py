@@ -50,7 +50,7 @@ def full_cld(data_dir: Path) -> tuple[Events, Events]:
     return tuple(read_events(data_dir / "edm4hep" / f"{name}.edm4hep.root", truth_tracks=True) for name in names)
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def toy() -> Detector:
     """Two calorimeters of one ECAL (two joined collections) and one HCAL, and an optional muon system."""
     return Detector(
@@ -98,15 +98,15 @@ def content(whole_content: Content) -> Content:
     return copy.deepcopy(whole_content)
 
 
-@pytest.fixture
-def write(tmp_path: Path) -> Callable[..., Path]:
+@pytest.fixture(scope="session")
+def write(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
     """Write content as one of podio's layouts: `new` (TTree), `rec` (links called rec and sim), `old`, `rntuple`.
 
-    `ids`, `encodings` of cells and `types`: by collection; no `encodings`: no metadata.
+    Each into a folder of its own. `ids`, `encodings` of cells and `types`: by collection; no `encodings`: no metadata.
     """
 
     def write_file(content, layout="new", *, ids=IDS, encodings=None, types=None, name="events.root", chunks=1):
-        path = tmp_path / name
+        path = tmp_path_factory.mktemp("podio") / name
         arrays = {_renamed(key, layout): _array(key, values) for key, values in content.items()}
         with uproot.recreate(path) as file:
             if layout == "rntuple":

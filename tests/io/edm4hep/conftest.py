@@ -61,8 +61,8 @@ def read(podio: Callable[..., PodioFile], toy: Detector) -> Callable[..., Events
     return read_content
 
 
-@pytest.fixture
-def write_podio(tmp_path: Path) -> Callable[..., Path]:
+@pytest.fixture(scope="session")
+def write_podio(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
     """Writes content (`tests/data/podio_content.yaml`) as podio does, with types and an encoding of cell ids."""
 
     def write(content: dict[str, Any], *, dropped: tuple[str, ...] = ()) -> Path:
@@ -74,7 +74,7 @@ def write_podio(tmp_path: Path) -> Callable[..., Path]:
             columns.setdefault(field, {})[member] = np.array([value for event in values for value in event])
             counts[field] = np.array([len(event) for event in values])
         fields = {field: Filled(counts=counts[field], columns=inner) for field, inner in columns.items()}
-        path, model = tmp_path / "podio.root", DataModel(DEFINITION)
+        path, model = tmp_path_factory.mktemp("podio") / "podio.root", DataModel(DEFINITION)
         collections = [(model, CollectionInfo(name=name, data_type=kind, id=id)) for name, (kind, id) in TYPES.items()]
         with uproot.recreate(path) as file:
             definitions = {"edm4hep": (json.dumps(DEFINITION), (1, 2, 3))}
@@ -119,16 +119,18 @@ def _links(links: ak.Array) -> ak.Array:
     return make_links(source=links.source, particle=links.particle, weight=0.75 * links.weight, normalise=False)
 
 
-@pytest.fixture
-def reconstruct(toy: Detector, tmp_path: Path) -> Callable[..., tuple[Path, Reconstruction, Events]]:
+@pytest.fixture(scope="session")
+def reconstruct(
+    toy: Detector, tmp_path_factory: pytest.TempPathFactory
+) -> Callable[..., tuple[Path, Reconstruction, Events]]:
     """Writes perfect particles of a file in chunks, with the writer's options; also gives them and the events."""
 
     def run(path, *, detector=toy, stop=None, chunk=1, change=lambda made: made, **options):
-        out = tmp_path / "out.root"
+        out = tmp_path_factory.mktemp("reco") / "out.root"
         with open_events(path, detector=detector) as file:
             events = file.read(0, stop)
             made = change(shares_of_truth(events))
-            with Edm4hepRecoWriter(out, file, provenance={"who": "me"}, force=True, **options) as writer:
+            with Edm4hepRecoWriter(out, file, provenance={"who": "me"}, **options) as writer:
                 for start in range(0, len(events), chunk):
                     writer.extend(made[start : start + chunk])
         return out, made, events

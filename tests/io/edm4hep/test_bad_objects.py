@@ -6,22 +6,26 @@ import pytest
 import uproot
 
 from pflow.errors import InputError
-from pflow.event.events import BadEntriesWarning, Flag, LeftOutWarning, Reconstruction
+from pflow.event.events import BadEntriesWarning, Events, Flag, LeftOutWarning, Reconstruction
 from pflow.event.truth import select_targets
 from pflow.io.open import open_events, read_events
 from pflow.io.particles_root import RecoWriter, iterate_reco, read_provenance, read_reco
 from pflow.io.root import open_tree
 
 
+@pytest.fixture(scope="module")
+def good(write, whole_content, toy) -> Events:
+    return read_events(write(whole_content), detector=toy)
+
+
 @pytest.mark.parametrize(
     ("member", "value", "left_out", "on_error"),
     [("A1.energy", -1e-4, 0, "raise"), ("A1.energy", np.nan, 0, "skip"), ("A2.position.y", np.inf, 2, "raise")],
 )
-def test_a_bad_hit_keeps_its_place_without_energy(write, content, toy, member, value, left_out, on_error):
-    good = read_events(write(content), detector=toy)
+def test_a_bad_hit_keeps_its_place_without_energy(write, content, toy, good, member, value, left_out, on_error):
     content[member][0] = [value, *content[member][0][1:]]
     with pytest.warns(LeftOutWarning, match=r"1 of 2 entries .* left out; the first: .*entry 0, 'hits\."):
-        events = read_events(write(content, name="bad.root"), detector=toy, on_error=on_error)
+        events = read_events(write(content), detector=toy, on_error=on_error)
     assert events.flags.tolist() == [int(Flag.UNUSABLE_HITS), 0]
     expected = good.hits.energy.to_list()
     expected[0][left_out] = 0.0
@@ -41,11 +45,10 @@ def test_a_bad_hit_keeps_its_place_without_energy(write, content, toy, member, v
         ("HitLinks.weight", 2, -1.0),
     ],
 )
-def test_bad_truth_does_not_cost_the_event(write, content, toy, member, place, value):
-    good = read_events(write(content), detector=toy)
+def test_bad_truth_does_not_cost_the_event(write, content, toy, good, member, place, value):
     content[member][0][place] = value
     with pytest.warns(LeftOutWarning, match=r"1 of 2 entries .* left out; the first: .*entry 0, '(truth|hit_links)"):
-        events = read_events(write(content, name="bad.root"), detector=toy)
+        events = read_events(write(content), detector=toy)
     assert events.flags.tolist() == [int(Flag.UNUSABLE_TRUTH), 0]
     assert events.hits.energy.to_list() == good.hits.energy.to_list()
     assert ak.num(events.truth).to_list() == [3, 1]
@@ -53,13 +56,12 @@ def test_bad_truth_does_not_cost_the_event(write, content, toy, member, place, v
 
 
 @pytest.mark.parametrize("member", ["energy", "momentum.x"])
-def test_a_bad_particle_of_the_reference_is_left_out(write, content, toy, member):
-    good = read_events(write(content), detector=toy)
+def test_a_bad_particle_of_the_reference_is_left_out(write, content, toy, good, member):
     for name in ("PDG", "charge", "energy", "mass", "momentum.x", "momentum.y", "momentum.z"):
         content[f"Pandora.{name}"] = [[1.0, 1.0], [1.0]]
     content[f"Pandora.{member}"][0][0] = np.nan
     with pytest.warns(LeftOutWarning, match=r"1 of 2 entries .* left out; the first: .*entry 0, 'reference\."):
-        events = read_events(write(content, name="bad.root"), detector=toy)
+        events = read_events(write(content), detector=toy)
     assert events.flags.tolist() == [int(Flag.UNUSABLE_REFERENCE), 0]
     assert ak.num(events.reference).to_list() == [1, 1]
     assert events.hits.to_list() == good.hits.to_list()
@@ -83,14 +85,13 @@ def test_an_event_of_mostly_bad_hits_is_refused(write, content, toy):
     ],
     ids=["without states", "nan", "straight", "the first is straight"],
 )
-def test_a_bad_track_is_left_out_with_its_links(write, content, toy, member, states):
-    good = read_events(write(content), detector=toy)
+def test_a_bad_track_is_left_out_with_its_links(write, content, toy, good, member, states):
     content[member][0] = states
     content["TrackLinks.weight"], content["_TrackLinks_to.index"] = [[1.0, 1.0], []], [[1, 2], []]
     content["_TrackLinks_from.index"], content["_TrackLinks_to.collectionID"] = [[0, 1], []], [[15, 15], []]
     content["_TrackLinks_from.collectionID"] = [[14, 14], []]
     with pytest.warns(LeftOutWarning, match=r"'tracks\."):
-        events = read_events(write(content, name="bad.root"), detector=toy)
+        events = read_events(write(content), detector=toy)
     assert events.flags.tolist() == [int(Flag.UNUSABLE_TRACKS), 0]
     good_track = 0 if states[-1] != 2e-4 else 1
     assert events.tracks.omega.to_list() == [[good.tracks.omega[0, good_track]], []]
