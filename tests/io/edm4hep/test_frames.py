@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import uproot
 
-from pflow.errors import InputError
 from pflow.io.edm4hep.frames import FrameWriter, InputCopy
 from pflow.io.edm4hep.podio import SCHEMA_VERSION, CollectionInfo, DataModel, Filled, edm4hep_types, open_podio
 
@@ -150,14 +149,6 @@ def test_a_copy_equals_the_original(write_podio, content):
             leaves = [key] if not original[key].branches else [f"{key}/{one.name}" for one in original[key].branches]
             for leaf in leaves:
                 assert original[leaf].array().to_list() == copied[leaf].array().to_list()
-
-
-def test_the_inputs_edm4hep_version_is_kept_if_podio_says_types(cld_podio, data_dir):
-    assert [version for _, version in InputCopy(cld_podio).definitions.values()] == [(1, 0, 99)]
-    file = open_podio(data_dir / "edm4hep" / "cld_zuds100_sim.edm4hep.root")
-    with pytest.raises(InputError, match=r"does not say the types.*podio 1\.3 or later") as error:
-        InputCopy(file)
-    assert error.value.field == "podio_metadata"
 
 
 @pytest.mark.parametrize(("schema", "member", "version"), [(5, "iPhi", [1, 0, 0]), (7, "phi", [0, 99, 4])])

@@ -271,14 +271,6 @@ def test_truth_tracks_are_near_the_standard_tracks(full_cld):
     assert np.degrees(np.median(ours.calo_momentum.deltaangle(theirs.calo_momentum))) < 0.5
 
 
-def test_nearly_all_charged_stable_particles_have_a_track(data_dir):
-    events = read_events(data_dir / "edm4hep" / "cld_zuds100_sim.edm4hep.root", truth_tracks=True)
-    for number, truth, links in zip((22, 24, 12), events.truth, events.track_links, strict=True):
-        stable = ak.to_numpy((truth.status == 1) & (truth.charge != 0))
-        assert stable.sum() == number
-        assert number - 1 <= stable[ak.to_numpy(links.particle)].sum() <= len(links) <= number + 3
-
-
 def without_tracks(content):
     return {key: values for key, values in content.items() if "Track" not in key}
 

@@ -154,8 +154,3 @@ def test_another_field(cld_path, field, text):
     assert text in with_truth
     assert "would fit" not in without
     assert (f"look at the field, {field:g} T" in without) == (field in (1.0, 4.0)), "without truth by a factor of two"
-
-
-def test_masses_in_mev_give_a_warning(cld_path):
-    with_truth, _ = said(cld_path, {"MCParticles.mass": lambda mass: 1000 * mass}, truths=[True])
-    assert re.search(r"hits have 0\.0\d times the energy of stable particles", with_truth)
