@@ -110,8 +110,8 @@ class Content:
             "mass": truth["rest_mass"],
             **{f"momentum.{axis}": truth[f"p{axis}"] for axis in "xyz"},
             **_vector(truth, "vertex"),
-            **ranges("parents", (truth["parent"] >= 0).astype(np.int64), event, n),
-            **ranges("daughters", np.bincount(parent, minlength=len(event)), event, n),
+            **ranges("parents", (truth["parent"] >= 0).astype(np.int64), counts),
+            **ranges("daughters", np.bincount(parent, minlength=len(event)), counts),
         }
         self.add("MCParticles", "MCParticle", counts, columns)
         local, related = jagged.local_index(counts), np.bincount(event[child], minlength=n)

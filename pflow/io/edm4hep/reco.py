@@ -211,13 +211,13 @@ def _particles(
     ParticleID has the probabilities of their classes, if they have them.
     """
     counts, flat, fields = jagged.count(particles), jagged.columns(particles), quantities_of("particles")
-    event, total = jagged.event_index(counts), int(counts.sum())
+    total = int(counts.sum())
     columns = {member: flat[fields[quantity]] for member, quantity in PARTICLE_MEMBERS.items()}
     columns |= {"covMatrix.values": flat["covariance"]} if "covariance" in flat else {}
     # podio wants one reference for each object of a one-to-one relation, also where there is nothing to refer to.
     frames = {f"_{name}_decayVertex": references(0, np.full(total, NO_OBJECT), counts)}
     for relation, (n_members, members) in relations.items():
-        columns |= ranges(relation, n_members, event, len(counts))
+        columns |= ranges(relation, n_members, counts)
         frames[f"_{name}_{relation}"] = members
     frames[name] = Filled(counts=counts, columns=columns)
     if "scores" not in flat:
@@ -229,7 +229,7 @@ def _particles(
         "PDG": flat["pdg"],
         "algorithmType": np.full(total, names.algorithm_type),
         "likelihood": flat["score"],
-        **ranges("parameters", np.full(total, n), event, len(counts)),
+        **ranges("parameters", np.full(total, n), counts),
     }
     return frames | {
         id_name: Filled(counts=counts, columns=id_columns),
@@ -253,15 +253,14 @@ def _clusters(
     calorimeter = flat["subdetector"].astype(np.int64)[hit]
     # Cluster and calorimeter as one number, so that one bincount does for all calorimeters.
     by_calorimeter = np.bincount(cluster * n_calorimeters + calorimeter, energy, n_clusters * n_calorimeters)
-    event = jagged.event_index(counts)
     # The clip: rounding may take a component of a unit vector beyond 1, where arccos is NaN.
     columns = {
         "energy": np.bincount(cluster, energy, n_clusters),
         **{f"position.{name}": mean[:, i] for i, name in enumerate("xyz")},
         "iTheta": np.arccos(np.clip(axis[:, 2], -1.0, 1.0)),
         "iPhi": np.arctan2(axis[:, 1], axis[:, 0]),
-        **ranges("subdetectorEnergies", np.full(n_clusters, n_calorimeters), event, n_events),
-        **ranges("hits", np.bincount(cluster, minlength=n_clusters), event, n_events),
+        **ranges("subdetectorEnergies", np.full(n_clusters, n_calorimeters), counts),
+        **ranges("hits", np.bincount(cluster, minlength=n_clusters), counts),
     }
     if origins is None:
         to_hits = references(collection_id(names.hits), hits.source, hits.counts)
@@ -315,10 +314,9 @@ def _mc_links(
     }
 
 
-def ranges(name: str, n_members: npt.NDArray[Any], event: Index, n_events: int) -> dict[str, Index]:
-    """Columns ``name_begin`` and ``name_end``: where each object's `n_members` [object] are in their event's list."""
-    of_event = jagged.offsets(np.bincount(event, n_members, n_events).astype(np.int64))
-    end = np.cumsum(n_members) - of_event[event]
+def ranges(name: str, n_members: npt.NDArray[Any], counts: Index) -> dict[str, Index]:
+    """Columns ``X_begin`` and ``X_end`` of objects, `counts` [event]: where `n_members` of each are in their list."""
+    end = np.cumsum(n_members) - np.repeat(jagged.offsets(n_members)[jagged.offsets(counts)[:-1]], counts)
     return {f"{name}_begin": end - n_members, f"{name}_end": end}
 
 
