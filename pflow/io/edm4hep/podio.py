@@ -628,9 +628,9 @@ def list_collections(file: PodioFile) -> list[Collection]:
     for name in columns.collections:
         if name.endswith(SUBSET) and not _is_auxiliary(name, file):
             subset = name.removesuffix(SUBSET)
-            collections.append(Collection(name=subset, type=_declared(file, subset), subset=True))
+            collections.append(Collection(name=subset, type=_type_of(file, subset), subset=True))
         elif columns.members(name) and not _is_auxiliary(name, file):
-            collection = Collection(name=name, type=_declared(file, name) or _by_members(file, name))
+            collection = Collection(name=name, type=_type_of(file, name))
             why = ", ".join(f"no {key}" for key in READ.get(collection.kind, ()) if not columns.has(name, key))
             if not why and collection.kind == "Track" and track_states(columns, name) is None:
                 why = "no track states"
@@ -704,19 +704,15 @@ def _is_auxiliary(name: str, file: PodioFile) -> bool:
     return number.isdigit() and bool(file.columns.members(owner)) and name not in file.ids.values()
 
 
-def _declared(file: PodioFile, name: str) -> str:
-    """The type in the metadata, or of a branch ``vector<edm4hep::TrackData>``; "" if the file declares none."""
+def _type_of(file: PodioFile, name: str) -> str:
+    """The type in the metadata, or of a branch ``vector<edm4hep::TrackData>``, else by the members; "" if unknown."""
     kind = re.sub(r"^(?:std::)?vector<(.*)>$", r"\1", file.types.get(name) or file.columns.typename(name))
     if kind.startswith(("podio::LinkCollection", "podio::LinkData")):
         return "Link"
     # The metadata name the type of the collection, a branch the type of its structs.
     kind = kind.removesuffix("Collection") if name in file.types else kind.removesuffix("Data")
-    if "::" not in kind or kind.startswith("std::"):
-        return ""
-    return "Link" if kind.endswith(("Association", "Link")) else kind
-
-
-def _by_members(file: PodioFile, name: str) -> str:
+    if "::" in kind and not kind.startswith("std::"):
+        return "Link" if kind.endswith(("Association", "Link")) else kind
     has = file.columns.has
     if has(name, "weight") and relation(file.columns, name, 1, *LINK_ENDS[1]) is not None:
         return "Link"
