@@ -39,6 +39,7 @@ from pflow.io.edm4hep.podio import (
     PodioFile,
     evolved,
 )
+from pflow.io.root import tree_names
 
 IN_ARRAY, OBJECT, STL, STL_STRING, STRING = 20, 62, 300, 365, 500  # further ones; the first is added to a number's
 WHOLE, SPLIT, MEMBER = 0, 4, 41  # TBranchElement::fType: an object, a vector of objects, a member of its objects
@@ -399,9 +400,6 @@ PARAMETER_FIELDS = {
 Definitions = Mapping[str, tuple[str, tuple[int, ...]]]
 """Data models by name: each as podio's JSON, and its version (major, minor, patch; empty if it is not known)."""
 
-Frames = Mapping[str, Filled]
-"""Content of each field of consecutive frames, by name; fields that are left out are empty."""
-
 
 class FrameWriter:
     """Writes one category of frames, ``events``, chunk by chunk, then the metadata.
@@ -427,8 +425,8 @@ class FrameWriter:
         }
         self._events = TreeWriter(file, "events", fields | PARAMETER_FIELDS)
 
-    def extend(self, frames: Frames, frame_parameters: Sequence[Parameters]) -> None:
-        """Append consecutive frames, one for each item of `frame_parameters`."""
+    def extend(self, frames: Mapping[str, Filled], frame_parameters: Sequence[Parameters]) -> None:
+        """Append consecutive frames, one for each item of `frame_parameters`; fields that `frames` lack are empty."""
         self._events.extend({**frames, **_parameters(frame_parameters)}, len(frame_parameters))
 
     def finish(self, categories: Mapping[str, Sequence[Parameters]]) -> None:
@@ -525,7 +523,7 @@ class InputCopy:
             for path, _, length in self.model.leaves(cpp_type)
         ]
 
-    def read(self, start: int, stop: int) -> Frames:
+    def read(self, start: int, stop: int) -> dict[str, Filled]:
         """Content of all collections, with their references, in entries `start` to `stop` (exclusive)."""
         frames = {}
         for field, cpp_type in self._fields.items():
@@ -539,7 +537,8 @@ class InputCopy:
     def categories(self) -> dict[str, Sequence[Parameters]]:
         """Parameters of the other categories of frames; those that hold collections are left out."""
         file = self._file
-        return {name: file.frame_parameters(name) for name in file.categories() if not file.infos(name)}
+        names = sorted(set(tree_names(file.directory)) - {"events", "podio_metadata"})
+        return {name: file.frame_parameters(name) for name in names if not file.infos(name)}
 
 
 def _info(model: DataModel, info: CollectionInfo) -> tuple[Any, ...]:

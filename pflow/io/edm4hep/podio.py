@@ -413,10 +413,6 @@ class PodioFile:
         version = columns[0] if columns else ()
         return tuple(version.values() if isinstance(version, dict) else version)  # a struct in a TTree
 
-    def categories(self) -> list[str]:
-        """Other categories of frames than ``events``, sorted."""
-        return sorted(set(tree_names(self.directory)) - {"events", "podio_metadata"})
-
     def frame_parameters(self, category: str, start: int = 0, stop: int | None = None) -> list[dict[str, Any]]:
         """Parameters of the frames `start` to `stop` (exclusive) of a category, by kind (``Int`` etc.) and key."""
         columns = self._columns(category)

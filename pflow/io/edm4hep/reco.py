@@ -56,6 +56,7 @@ from pflow.event.events import Events, Reconstruction
 from pflow.event.jagged import Links, sum_by_pair, with_same_source
 from pflow.event.schema import make_particles, quantities_of
 from pflow.io.edm4hep.podio import (
+    ID_BITS,
     PARTICLE_MEMBERS,
     SCHEMA_VERSION,
     CollectionInfo,
@@ -342,11 +343,9 @@ class Edm4hepRecoReader:
         self.tree = columns.tree
         self._file = file
         self._names = RecoNames(name)
-        metadata = file.frame_parameters("metadata") if "metadata" in file.categories() else []
-        texts, numbers = (metadata[0].get(kind, {}) if metadata else {} for kind in ("String", "Int"))
-        # Parameters of frames are signed, ids are not.
-        self._hit_ids = np.array(numbers.get(f"{name}__HitCollectionIDs", []), dtype=np.int64) & 0xFFFFFFFF
-        parts = set(texts.get(f"{name}__Parts", []))
+        # Parameters are signed, ids are not.
+        self._hit_ids = np.array(file.parameters.get(f"{name}__HitCollectionIDs", ()), dtype=np.int64) & ID_BITS
+        parts = set(file.parameters.get(f"{name}__Parts", ()))
         self.parts = frozenset(parts if hit_links else parts - {"hit_links"})
 
     def read(self, start: int, stop: int) -> Reconstruction:
