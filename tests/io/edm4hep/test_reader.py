@@ -86,15 +86,14 @@ def test_truth_has_energies_and_parents_that_were_stored(read, content):
     assert read(content).truth.parent.to_list() == [[-1, 0, -1], [-1]]
 
 
-@pytest.mark.parametrize("layout", ["new", "rntuple"])
-def test_particles_of_overlaid_background_are_known(read, content, layout):
-    assert "overlay" not in read(content, layout).truth.fields
+def test_particles_of_overlaid_background_are_known(read, content):
+    assert "overlay" not in read(content).truth.fields
     content["MCParticles.simulatorStatus"] = [[0, 1 << 30, (1 << 23) + (1 << 30)], [1 << 23]]
-    assert read(content, layout).truth.overlay.to_list() == [[False, False, True], [True]]
+    assert read(content).truth.overlay.to_list() == [[False, False, True], [True]]
 
 
 def test_the_states_of_a_track_are_found_by_location_or_followed(read, content):
-    track = read(content).tracks[0, 0]
+    track, other = read(content).tracks[0]
     pt = 0.299792458e-3 * 2.0 / 3e-4  # of the state at the IP
     np.testing.assert_allclose([track.momentum[axis] for axis in ("px", "py", "pz")], [pt, 0, pt], atol=1e-6)
     np.testing.assert_allclose([track.d0, track.z0, track.phi, track.tan_lambda], [0.5, 0.25, 0, 1])
@@ -103,11 +102,10 @@ def test_the_states_of_a_track_are_found_by_location_or_followed(read, content):
     np.testing.assert_allclose([track.calo_position[axis] for axis in "xyz"], [990, 200, 305], rtol=1e-6)
     np.testing.assert_allclose([track.calo_momentum[axis] for axis in ("px", "py", "pz")], [0, pt, pt], atol=1e-6)
     assert track.charge == -1
-    track = read(content).tracks[0, 1]
     pt = 0.299792458e-3 * 2.0 / 2e-4
-    assert track.momentum.pt == pytest.approx(pt)
-    assert track.momentum.deltaangle(ak.Record({"px": -pt, "py": 0.0, "pz": 0.0}, with_name="Momentum3D")) < 0.01
-    assert track.charge == 1
+    assert other.momentum.pt == pytest.approx(pt)
+    assert other.momentum.deltaangle(ak.Record({"px": -pt, "py": 0.0, "pz": 0.0}, with_name="Momentum3D")) < 0.01
+    assert other.charge == 1
 
 
 def test_tracker_hits_are_joined(read, content):

@@ -286,10 +286,11 @@ def test_truth_tracks_need_a_description_and_tracker_hits(write, content, toy):
 
 
 def test_both_forms_hold_the_same_and_simulated_hits_give_the_digitised_ones(
-    sample_dir, cld_rec, cld_rntuple_path, cld_sim_path, assert_same
+    sample_dir, cld_rec, cld_rntuple_path, cld_sim, assert_same
 ):
-    simulated, digitised = read_events(sample_dir / "cld_zqq_small_sim.edm4hep.root"), cld_rec[:3]
-    assert_same(simulated, read_events(cld_sim_path))
+    path, digitised = sample_dir / "cld_zqq_small_sim.edm4hep.root", cld_rec[:3]
+    simulated = read_events(path, truth_tracks=True)
+    assert_same(simulated, cld_sim)
     assert_same(cld_rec, read_events(cld_rntuple_path))
     lost = ak.to_numpy(ak.num(digitised.hits) - ak.num(simulated.hits))
     assert lost.min() >= 0
