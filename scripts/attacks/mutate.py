@@ -26,12 +26,32 @@ def picked(choices: Any, generator: Generator) -> Any:
     return choices[int(generator.integers(len(choices)))]
 
 
+DAMAGES = ("flip", "flip", "random", "zero", "cut", "insert", "copy")
+"""Kinds of changes of bytes; a flipped bit twice as often."""
+
+
 def damaged(content: bytes, generator: Generator) -> bytes:
     """Bytes with some of them flipped, zeroed, moved, repeated, inserted or cut off."""
     changed = bytearray(content)
     for _ in range(int(generator.integers(1, 4))):
-        if changed:
-            picked((_flip, _flip, _random, _zero, _cut, _insert, _copy), generator)(changed, generator)
+        if not changed:
+            break
+        kind, place = picked(DAMAGES, generator), _place(changed, generator)
+        if kind == "flip":
+            changed[place] ^= 1 << int(generator.integers(8))
+        elif kind == "random":
+            changed[place] = int(generator.integers(256))
+        elif kind == "zero":
+            size = min(int(generator.integers(1, 65)), len(changed) - place)
+            changed[place : place + size] = bytes([0, 255][int(generator.integers(2))] for _ in range(size))
+        elif kind == "cut":
+            del changed[place:]
+        elif kind == "insert":
+            changed[place:place] = generator.bytes(int(generator.integers(1, 17)))
+        else:
+            target = _place(changed, generator)
+            part = changed[place : place + int(generator.integers(1, 257))]
+            changed[target : target + len(part)] = part
     return bytes(changed)
 
 
@@ -66,32 +86,3 @@ def _place(content: bytearray, generator: Generator) -> int:
     if kind < 0.3:
         return int(generator.integers(near))
     return len(content) - 1 - int(generator.integers(near)) if kind < 0.6 else int(generator.integers(len(content)))
-
-
-def _flip(content: bytearray, generator: Generator) -> None:
-    content[_place(content, generator)] ^= 1 << int(generator.integers(8))
-
-
-def _random(content: bytearray, generator: Generator) -> None:
-    content[_place(content, generator)] = int(generator.integers(256))
-
-
-def _zero(content: bytearray, generator: Generator) -> None:
-    place = _place(content, generator)
-    size = min(int(generator.integers(1, 65)), len(content) - place)
-    content[place : place + size] = bytes([0, 255][int(generator.integers(2))] for _ in range(size))
-
-
-def _cut(content: bytearray, generator: Generator) -> None:
-    del content[_place(content, generator) :]
-
-
-def _insert(content: bytearray, generator: Generator) -> None:
-    place = _place(content, generator)
-    content[place:place] = generator.bytes(int(generator.integers(1, 17)))
-
-
-def _copy(content: bytearray, generator: Generator) -> None:
-    begin, place = _place(content, generator), _place(content, generator)
-    part = content[begin : begin + int(generator.integers(1, 257))]
-    content[place : place + len(part)] = part
