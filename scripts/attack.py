@@ -39,24 +39,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--keep", type=Path, default=Path("attack_failures"), help="folder for the files of failures")
     args = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory(prefix="attack-") as scratch:
-        return _report(attack(write_originals(Path(scratch)), args))
+        return _report(attack(Path(scratch), args))
 
 
-def write_originals(scratch: Path) -> Path:
-    """Make the files that the cases damage, in a folder of `scratch`; exits if that fails."""
+def attack(scratch: Path, args: argparse.Namespace) -> dict[str, list[Outcome]]:
+    """Make the files that the cases damage; outcomes of the cases by kind, each in a folder of its own."""
     originals, log = scratch / "originals", scratch / "log"
     originals.mkdir()
     made = run_limited(lambda: make_originals(originals), log=log, seconds=600, megabytes=8 * MEGABYTES)
     if made.what != "accepted":
         sys.exit(f"the originals cannot be made: {made}\n{log.read_text()}")
-    return originals
-
-
-def attack(originals: Path, args: argparse.Namespace) -> dict[str, list[Outcome]]:
-    """Outcomes of the cases by kind; folders of cases are made beside the originals."""
     outcomes: dict[str, list[Outcome]] = defaultdict(list)
-    scratch = originals.parent
-    log = scratch / "log"
     end = time.monotonic() + 60 * args.minutes
     for number in range(args.first, args.cases):
         if time.monotonic() > end:
