@@ -65,20 +65,6 @@ COUNT = {
     "exactly the right number of photons [%]": "count.one_vs_two_accuracy",
     "the same, pairs above 30 mrad [%]": "count.one_vs_two_accuracy_above_30_mrad",
 }
-_PHOTONS = {
-    **COUNT,
-    "pairs: opening angle / true, median": "photon_pairs.opening_response",
-    "pairs: mass / true, median": "photon_pairs.mass_response",
-    "pairs: mass / true, resolution_68": "photon_pairs.mass_width",
-    "pairs: mean angle of the harder [deg]": "photon_pairs.angle_1_mean_deg",
-    "pairs: mean angle of the softer [deg]": "photon_pairs.angle_2_mean_deg",
-}
-_ENERGY = {
-    "energy, median response [%]": "energy.response_median",
-    "energy, resolution_68 / median [%]": "energy.resolution_68_over_median",
-    "angle, median [deg]": "angle.median_deg",
-    "angle, mean [deg]": "angle.mean_deg",
-}
 EFFICIENCY, FAKES = "efficiency by energy, cost <= 0.5 [%]", "fake energy [%]"
 _PARTICLES = {
     EFFICIENCY: "energy_weighted_efficiency",
@@ -144,8 +130,21 @@ def _two_jets(energy: int) -> dict[str, str]:
 
 
 QUANTITIES: dict[str, dict[str, str]] = {
-    "gamma1": {**_ENERGY, "exactly one particle [%]": "count.exact_fraction"},
-    "gammasep": _PHOTONS,
+    "gamma1": {
+        "energy, median response [%]": "energy.response_median",
+        "energy, resolution_68 / median [%]": "energy.resolution_68_over_median",
+        "angle, median [deg]": "angle.median_deg",
+        "angle, mean [deg]": "angle.mean_deg",
+        "exactly one particle [%]": "count.exact_fraction",
+    },
+    "gammasep": {
+        **COUNT,
+        "pairs: opening angle / true, median": "photon_pairs.opening_response",
+        "pairs: mass / true, median": "photon_pairs.mass_response",
+        "pairs: mass / true, resolution_68": "photon_pairs.mass_width",
+        "pairs: mean angle of the harder [deg]": "photon_pairs.angle_1_mean_deg",
+        "pairs: mean angle of the softer [deg]": "photon_pairs.angle_2_mean_deg",
+    },
     "single": _PARTICLES,
     "multi": {**_PARTICLES, **_SUMS},
     "zqq": {**_PARTICLES, **_JETS, **_two_jets(91), **BY_CLASS, **BUDGET},

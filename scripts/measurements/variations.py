@@ -22,7 +22,6 @@ from pflow.inference.events import reconstruct
 from pflow.io.open import read_events
 from pflow.metrics.evaluation import evaluate
 
-SAME = Variation(probability=1.0, scale=(1.0, 1.0), endcap=(1.0, 1.0))
 SIDES = {"g4": 0, "cld_g4": 12}
 """Sides of the barrels as simulated."""
 DISTURBED = {
@@ -53,7 +52,7 @@ def measured(data: Path, folder: str, n_events: int) -> Iterator[Row]:
     """Rows of the events of a folder in all variations, each with the same random numbers."""
     sample, model = Sample(f"{folder}/zqq", ()), load_model(GENERAL)
     events = read_events(sample.path(data, "test"), entry_stop=n_events)
-    same = dataclasses.replace(SAME, sides=(SIDES[folder],))
+    same = Variation(probability=1.0, scale=(1.0, 1.0), endcap=(1.0, 1.0), sides=(SIDES[folder],))
     changes = {f"disturbed, {name}": Augmentation(disturb=disturbance) for name, disturbance in DISTURBED.items()}
     for name, options in MOVED.items():
         changes[f"moved, {name}"] = Augmentation(detector=dataclasses.replace(same, **options))
