@@ -383,7 +383,7 @@ def evaluate(
             raise TypeError("events in memory need reconstructions in memory; pflow.read_reco reads them")
         total = Evaluation(name=name, settings=settings or truth_settings(recos), oracle=oracle)
         total.update(truth, recos, on_error=on_error)
-        return _with_targets(total, truth.path)
+        return _finished(total, truth.path)
     if recos:
         raise TypeError("files of events need files of reconstructions; pflow.read_events reads events")
     files = {key: matching(source) for key, source in sources.items() if not isinstance(source, Reconstruction)}
@@ -442,7 +442,7 @@ def _evaluate_files(
     leave_out_files(failed, len(parts))
     if not total.counts["n_events"]:
         raise InputError("no events to evaluate", file=files[total.name][0])
-    return _with_targets(total, truth[0])
+    return _finished(total, truth[0])
 
 
 def _chunks(
@@ -482,8 +482,11 @@ def _chunks(
             raise InputError("has more events, but the truth ends here", file=", ".join(paths), entry=entry)
 
 
-def _with_targets(total: Evaluation, file: str) -> EvaluationResult:
-    """The result; InputError if no event has a target, because all particles would be fakes."""
+def _finished(total: Evaluation, file: str) -> EvaluationResult:
+    """The result, with warnings of events that are there twice, and of energies and momenta that do not fit.
+
+    InputError: no event has a target, so that all particles would be fakes.
+    """
     if not total.n_targets:
         rule, e_min = total.settings.rule, total.settings.e_min
         raise InputError(
@@ -491,12 +494,6 @@ def _with_targets(total: Evaluation, file: str) -> EvaluationResult:
             f"({', '.join(RULES)}); `pflow.select_targets(events, rule='{rule}', e_min={e_min:g}).dropped` has reasons",
             file=file or None,
         )
-    _warn_of(total, file)
-    return total.result()
-
-
-def _warn_of(total: Evaluation, file: str) -> None:
-    """Warn of events that are there twice, and of energies and momenta that do not fit the truth or each other."""
     starts = total.algorithms[total.name].places["start"].reshape(-1, 2)
     starts = starts[np.isfinite(starts[:, 0])]
     if (again := len(starts) - len(np.unique(starts, axis=0))) > MAX_AGAIN * len(starts):
@@ -513,6 +510,7 @@ def _warn_of(total: Evaluation, file: str) -> None:
             text = f"{total.titles[name]}: particles of {np.count_nonzero(far)} of {len(far)} events have up to "
             text += f"{energy[far].max():.4g} GeV, and their true visible energy is up to {true[far].max():.4g} GeV"
             warn(f"{text}: are they in GeV, and of one event?", ImplausibleWarning)
+    return total.result()
 
 
 def truth_settings(
