@@ -33,7 +33,7 @@ from pflow.metrics.stats import (
     rms90,
     rms90_over_mean90,
 )
-from pflow.physics.kinematics import angle_between
+from pflow.physics.kinematics import angle_between, unit_vector
 from pflow.physics.pdg import CLASSES, class_index
 
 OPENING_ANGLE = Axis(
@@ -43,14 +43,11 @@ OPENING_ANGLE = Axis(
     edges=np.array([10.0, 15.0, 20.0, 30.0, 40.0, 60.0, 90.0, 130.0, 200.0]),
     log=True,
 )
-MIN_WIDE_MRAD = 30.0
-"""Smallest opening angle of a wide pair of photons; an edge of the bins."""
-PHOTON = CLASSES.index("photon")
 
 
 def photon_events(truth: ParticleTable) -> npt.NDArray[np.int64]:
     """Number of photons of each event whose only targets are photons, else 0."""
-    n_photons = np.bincount(truth.event[truth.classes == PHOTON], minlength=len(truth.counts))
+    n_photons = np.bincount(truth.event[truth.classes == CLASSES.index("photon")], minlength=len(truth.counts))
     return np.where(n_photons == truth.counts, n_photons, 0)
 
 
@@ -74,8 +71,8 @@ class CountMetrics(Metrics):
         difference, n_photons, bins = (self.columns[name] for name in ("difference", "n_photons", "bin"))
         right, n_bins = difference == 0, len(OPENING_ANGLE)
         single, pair = n_photons == 1, n_photons == 2
-        # By bins, since the angles are not kept: MIN_WIDE_MRAD must be one of the edges.
-        wide = pair & np.isin(bins, np.flatnonzero(OPENING_ANGLE.edges[:-1] >= MIN_WIDE_MRAD))
+        # By bins, since the angles are not kept: 30 mrad must be one of the edges.
+        wide = pair & np.isin(bins, np.flatnonzero(OPENING_ANGLE.edges[:-1] >= 30.0))
         right_pairs, pairs = (np.bincount(bins[of], minlength=n_bins + 1)[:n_bins] for of in (pair & right, pair))
         values, numbers = np.unique(difference, return_counts=True)
         return {
@@ -206,7 +203,6 @@ TRUE_MODES = ("e", "mu", "h", "h pi0", "h 2+ pi0", "3h", "3h pi0+", "other")
 RECO_MODES = ("e", "mu", "h", "h 1-2 gamma", "h 3+ gamma", "3h", "3h gamma+", "other")
 """h is a charged hadron. Photons stand for pi0, as the two of an energetic pi0 are one shower."""
 
-
 BOSONS = {23: "Z", 24: "W", 25: "H"}
 """By |PDG|, the bosons whose hadronic decays have a mass in the results."""
 PARTONS = (1, 2, 3, 4, 5, 6, 21)
@@ -299,8 +295,7 @@ class TauMetrics(Metrics):
         tau = np.full(len(reco), -1)
         tau[matches.reco] = taus.of_target[matches.truth]
         is_fake = ~np.isin(np.arange(len(reco)), matches.reco)
-        length = np.linalg.norm(taus.momentum[:, :3], axis=1, keepdims=True)
-        direction = taus.momentum[:, :3] / np.maximum(length, 1e-30)
+        direction = unit_vector(taus.momentum[:, :3])
         first = np.searchsorted(taus.event, np.arange(len(reco.counts) + 1))
         for row in np.flatnonzero(is_fake).tolist():
             of_event = slice(first[reco.event[row]], first[reco.event[row] + 1])

@@ -42,7 +42,7 @@ from pflow.metrics.stats import (
     series_in_bins,
 )
 from pflow.physics.arrays import Index
-from pflow.physics.kinematics import angle_between
+from pflow.physics.kinematics import angle_between, unit_vector
 from pflow.physics.pdg import CLASSES, class_index
 
 
@@ -127,8 +127,7 @@ class ParticleTable:
     @cached_property
     def distance(self) -> Floats:
         """float64 [N]: smallest angle, rad, to the momentum of another charged particle of the event; NaN for none."""
-        length = np.linalg.norm(self.momentum, axis=1, keepdims=True)
-        unit = np.divide(self.momentum, length, out=np.full_like(self.momentum, np.nan), where=length > 0)
+        unit = unit_vector(self.momentum, null=(np.nan, np.nan, np.nan))
         angles = np.full(len(self), np.nan)
         for first, last in zip(self.offsets[:-1].tolist(), self.offsets[1:].tolist(), strict=True):
             charged = first + np.flatnonzero(self.charge[first:last])
@@ -194,9 +193,7 @@ def rank(truth: ParticleTable, reco: ParticleTable, i: Ints, j: Ints) -> Floats:
     return np.asarray(np.abs(truth.rank[i] - reco.rank[j]), dtype=np.float64)
 
 
-Cost = Callable[[ParticleTable, ParticleTable, Ints, Ints], Floats]
-
-COSTS: dict[str, tuple[Cost, str]] = {
+COSTS: dict[str, tuple[Callable[[ParticleTable, ParticleTable, Ints, Ints], Floats], str]] = {
     "angle_energy": (angle_energy, "sqrt((dE/E_true)^2 + (angle/0.1 rad)^2)"),
     "angle": (angle, "angle in rad"),
     "rank": (rank, "difference of the ranks in energy"),

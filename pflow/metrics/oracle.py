@@ -24,6 +24,7 @@ from pflow.event.truth import Ancestry, Targets, assigned_ancestors
 from pflow.metrics.stats import Floats, Ints
 from pflow.physics.detector import Detector
 from pflow.physics.geometry import log_weighted_barycentre
+from pflow.physics.kinematics import unit_vector
 
 ORACLE = "oracle"
 """Name of the algorithm in the results."""
@@ -90,8 +91,7 @@ class Showers:
     @property
     def abs_cos_theta(self) -> Floats:
         """float64 [N]: |cos theta| of the position."""
-        length = np.linalg.norm(self.position, axis=1)
-        return np.asarray(np.divide(np.abs(self.position[:, 2]), length, out=np.zeros(len(length)), where=length > 0))
+        return np.asarray(np.abs(unit_vector(self.position)[:, 2]))
 
     def __getitem__(self, mask: npt.NDArray[np.bool_]) -> Showers:
         return Showers(**{field.name: getattr(self, field.name)[mask] for field in dataclasses.fields(self)})
