@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pflow.event import jagged
 from pflow.event.events import Events
 from pflow.event.truth import Ancestry, Targets
 from pflow.metrics.jets import find_jets
@@ -223,16 +222,8 @@ class Decays:
         self.momentum = np.stack(sums, axis=1, dtype=np.float64)
 
 
-def no_decays(targets: Targets) -> Decays:
-    """Of events without any."""
-    nothing = np.zeros(0, dtype=np.int64)
-    return Decays(targets, nothing, nothing, np.full(len(targets.chosen), -1))
-
-
 def find_taus(events: Events, targets: Targets) -> Decays:
     """The taus with targets among their descendants."""
-    if TAU not in np.abs(jagged.columns(targets.truth)["pdg"]):
-        return no_decays(targets)
     ancestry = Ancestry(events, targets.truth)
     code = np.abs(ancestry.pdg)
     passing = (code == TAU) | np.isin(code, RESONANCES)
@@ -256,10 +247,8 @@ def find_taus(events: Events, targets: Targets) -> Decays:
 
 def find_bosons(events: Events, targets: Targets) -> Decays:
     """The bosons of the truth that decay to quarks or gluons, with targets among their descendants."""
-    code = np.abs(jagged.columns(targets.truth)["pdg"])
-    if not np.isin(code, list(BOSONS)).any():
-        return no_decays(targets)
     ancestry = Ancestry(events, targets.truth)
+    code = np.abs(ancestry.pdg)
     # Of the copies that a generator makes of a boson, only the last one has quarks or gluons as children.
     is_boson = np.zeros(ancestry.size, dtype=np.bool_)
     is_boson[ancestry.parent[np.isin(code, PARTONS) & (ancestry.parent >= 0)]] = True
