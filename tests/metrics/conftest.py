@@ -1,6 +1,6 @@
 """Fixtures that make particles from a list of (pdg, energy [GeV], theta [deg], phi [deg]) for each event."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import awkward as ak
 import numpy as np
@@ -9,6 +9,7 @@ import pytest
 from pflow.event.events import Events, Reconstruction
 from pflow.event.schema import make_hits, make_links, make_particles, make_truth
 from pflow.metrics.match import ParticleTable
+from pflow.metrics.stats import Bootstrap
 from pflow.physics.detector import load_detector
 from pflow.physics.pdg import charge_of
 
@@ -36,11 +37,19 @@ def records(events: Sequence[Sequence[Particle]]) -> ak.Array:
     return make_particles(**columns(events))
 
 
-make_records = pytest.fixture(lambda: records)
-make_table = pytest.fixture(lambda: lambda events: ParticleTable.from_records(records(events)))
+@pytest.fixture(scope="module")
+def few_resamples() -> Iterator[None]:
+    """For numbers without a statement on their intervals, which take most of the time of an evaluation."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(Bootstrap.__init__.__kwdefaults__, "n", 20)
+        yield
 
 
-@pytest.fixture
+make_records = pytest.fixture(lambda: records, scope="session")
+make_table = pytest.fixture(lambda: lambda events: ParticleTable.from_records(records(events)), scope="session")
+
+
+@pytest.fixture(scope="session")
 def make_reco() -> Callable[..., Reconstruction]:
     """Makes a reconstruction of particles; keywords are of `Reconstruction`."""
 
@@ -51,7 +60,7 @@ def make_reco() -> Callable[..., Reconstruction]:
     return make
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def make_events() -> Callable[..., Events]:
     """Makes events of true particles, each, or those `seen`, with all its energy in one hit.
 

@@ -288,6 +288,7 @@ def test_the_axis_is_that_of_the_quarks_or_thrust(make_events):
     assert np.isnan([*still["thrust"], *still["sqrt_s"]]).all()
 
 
+@pytest.mark.usefixtures("few_resamples")
 def test_algorithms_of_one_evaluation_have_the_same_rest(sample_dir):
     evaluation = Evaluation(name="oracle", oracle=True)
     evaluation.update(pflow.read_events(sample_dir / "zqq_test_small.root"), {})
