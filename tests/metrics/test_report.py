@@ -37,7 +37,7 @@ TRUTH = [[(22, 10.0, 90, 0), (211, 5.0, 40, 50)], [(22, 20.0, 90, 0)], [], [(22,
 RECO = [[(22, 10.5, 90, 0)], [(22, 20.0, 90, 0), (130, 1.0, 20, 30)], [], [(22, 9.0, 90, 0), (22, 4.0, 90, 1)]]
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def result(make_records, make_events, make_reco):
     events = make_events(TRUTH, reference=make_records(TRUTH), reference_name="Classic")
     evaluated = pflow.evaluate(make_reco(RECO), events, oracle=False)

@@ -1,4 +1,5 @@
 import dataclasses
+import functools
 import io
 import json
 import math
@@ -157,7 +158,9 @@ def test_intervals_of_ratios_cover_paired_or_not():
     assert lengths["others"] > 2 * lengths["same"]
 
 
-def scanned(**null: float) -> ScanResult:
+@functools.cache
+def scanned(width=1.02) -> ScanResult:
+    """Three points, and a null test in which the spread is `width` times as large."""
     generator, key = np.random.default_rng(1), "fake_energy_fraction"
     response, places = 1 + generator.normal(0, 0.03, 200), np.arange(200)
     null_point = ScanPoint(name="null test", kind="null test", sample="s", move=Move(scale=1.25))
@@ -166,13 +169,13 @@ def scanned(**null: float) -> ScanResult:
         measured(response, places, key=key),
         measured(1 + 1.005 * (response - 1), places, key=key, point=other_point(), limits=merged),
         measured(1 + 1.5 * (response - 1), places, key=key, point=other_point("cells=4")),
-        measured(1 + null["width"] * (response - 1), places, key=key, point=null_point),
+        measured(1 + width * (response - 1), places, key=key, point=null_point),
     ]
     return ScanResult(points=points, labels={"cells": "cells"}, provenance={"inputs": []})
 
 
 def test_the_null_test_passes_or_names_and_marks_what_fails():
-    result = scanned(width=1.02)
+    result = scanned()
     assert result.marks(result["cells=2"], "fake_energy_fraction") == ["merged", "outside", "null test"]
     assert result.marks(result["cells=4"], "fake_energy_fraction") == []
     assert result.marks(result["cells=2"], "class.photon.response_median")[:1] == ["outside"]
@@ -195,7 +198,7 @@ def test_the_null_test_passes_or_names_and_marks_what_fails():
 
 
 def test_the_table_and_the_file_have_all_points():
-    result = scanned(width=1.02)
+    result = scanned()
     heads, sections = result.cells()
     assert [row[0] for row in sections[0]] == ["PFlow, nominal", "PFlow, cells=2", "PFlow, cells=4", "PFlow, null test"]
     assert heads == ["point", "hits", "tokens", "fake energy", "limits"]
@@ -211,27 +214,27 @@ def test_the_table_and_the_file_have_all_points():
         result["cells=3"]
 
 
+def printed(result: ScanResult, width: int) -> str:
+    console = Console(width=width, record=True, file=io.StringIO())
+    console.print(*result.tables(width), sep="\n")
+    return console.export_text()
+
+
 @pytest.mark.parametrize("width", [60, 220])
 def test_numbers_of_a_narrow_table_stay_whole(width):
-    console = Console(width=width, record=True, file=io.StringIO())
-    for table in scanned(width=1.02).tables(width):
-        console.print(table)
-    text = console.export_text()
-    change = scanned(width=1.02).change(scanned(width=1.02)["cells=4"], "fake_energy_fraction")
+    text = printed(scanned(), width)
+    change = scanned().change(scanned()["cells=4"], "fake_energy_fraction")
     expected = number_text(change)
     assert (expected if width == 220 else short_text(expected)) in text
     assert "…" not in text
 
 
 def test_long_names_of_algorithms_leave_the_numbers_of_80_columns_whole():
-    first, *others = scanned(width=1.02).points
+    first, *others = scanned().points
     named = {"titles": {MODEL: "PFlow", ORACLE: "oracle (energies as in the file)"}}
     numbers = {"algorithms": first.algorithms | {ORACLE: first.algorithms[MODEL]}}
-    result = dataclasses.replace(scanned(width=1.02), points=[dataclasses.replace(first, **named, **numbers), *others])
-    console = Console(width=80, record=True, file=io.StringIO())
-    for table in result.tables(80):
-        console.print(table)
-    text = console.export_text()
+    result = dataclasses.replace(scanned(), points=[dataclasses.replace(first, **named, **numbers), *others])
+    text = printed(result, 80)
     assert "…" not in text
     lines = [line.strip() for line in text.splitlines()]
     assert "oracle (energies as in the file)" in lines
@@ -239,7 +242,7 @@ def test_long_names_of_algorithms_leave_the_numbers_of_80_columns_whole():
 
 
 def test_events_of_other_samples_are_said():
-    result = scanned(width=1.02)
+    result = scanned()
     half = dataclasses.replace(result["cells=4"], places=np.arange(150, 350))
     text = dataclasses.replace(result, points=[*result.points[:2], half, result.points[3]]).sentences[-1]
     assert "partly or not paired, and ratios of other events, too: nominal has 200, cells=4 200 (50 are the" in text
