@@ -75,7 +75,6 @@ window.addEventListener("load", () => setTimeout(() => {
   const report = {
     seen,
     text: document.body.innerText,
-    traces: document.getElementById("event")?.data.length,
     canvases: document.querySelectorAll("canvas").length,
     legend: texts(".legendtext"),
     buttons: [...document.querySelectorAll(".modebar-btn")].map(e => e.getAttribute("data-title")),
