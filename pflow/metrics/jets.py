@@ -64,7 +64,6 @@ COMPONENTS = {"px": "px", "py": "py", "pz": "pz", "energy": "E"}
 
 MIN_ENERGY = 10.0
 """Smallest energy of a true jet, GeV; reconstructed jets have no minimum."""
-MATCHING = Matching(cost="angle", cut=0.1)
 
 
 def available() -> bool:
@@ -163,7 +162,7 @@ class JetMetrics(Metrics):
         """Count events by their `true_jets` and reconstructed particles."""
         for name, true in truth.items():
             jets = find_jets(reco, **ALGORITHMS[name][1])
-            matches = match(true, jets, MATCHING)
+            matches = match(true, jets, Matching(cost="angle", cut=0.1))
             i, j = matches.truth, matches.reco
             phi = (np.arctan2(table.momentum[k, 1], table.momentum[k, 0]) for table, k in ((jets, j), (true, i)))
             of_true = np.full((4, len(true)), np.nan)  # NaN without a match
