@@ -24,9 +24,6 @@ import numpy as np
 from attacks.child import Ended, run_signalled
 from attacks.jobs import JOBS, Job, make_inputs
 
-LONGEST = 900.0
-"""Seconds that a run may take."""
-
 SIGNALS = {
     signal.SIGINT: (130,),
     signal.SIGTERM: (143, -signal.SIGTERM),  # the second before the command line takes over the signal
@@ -87,7 +84,7 @@ class Trial:
         place.mkdir(parents=True)
         return place
 
-    def run(self, place: Path, sent: signal.Signals = signal.SIGKILL, after: float = LONGEST) -> Ended:
+    def run(self, place: Path, sent: signal.Signals = signal.SIGKILL, after: float = 900.0) -> Ended:
         """Run the job in a folder; a signal is sent if it takes longer than so many seconds."""
         return run_signalled(self.job.command(self.inputs, place), log=self.folder / "log", sent=sent, after=after)
 

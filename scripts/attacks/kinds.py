@@ -41,9 +41,6 @@ from pflow.tokens.tokens import TokenConfig
 DATA = Path(__file__).resolve().parent.parent.parent / "tests" / "data"
 MODEL = "ild-g4-photon"
 
-Case = Callable[[Path, Path, Generator], None]
-"""Runs a case: the folder of the originals, its own folder, and the source of its random numbers."""
-
 
 def make_originals(folder: Path) -> None:
     """Write the files to damage: small ones of every format that pflow reads."""
@@ -248,7 +245,7 @@ def _command(originals: Path, folder: Path, generator: Generator) -> None:
         raise ConfigError(f"exit code {code}")
 
 
-KINDS: dict[str, Case] = {
+KINDS: dict[str, Callable[[Path, Path, Generator], None]] = {
     "flat ntuple (TTree)": functools.partial(_events, "flat.root"),
     "EDM4hep (TTree)": functools.partial(_events, "edm4hep_ttree.root"),
     "EDM4hep (RNTuple)": functools.partial(_events, "edm4hep_rntuple.root"),
@@ -263,4 +260,4 @@ KINDS: dict[str, Case] = {
     "strange event": _strange_event,
     "command line": _command,
 }
-"""Kinds by their names in the report."""
+"""By name in the report: runs a case with the folder of the originals, a folder of its own, and random numbers."""

@@ -19,9 +19,6 @@ from benchmarks.timing import make_batches, peak_mb, timed
 from pflow.checkpoint import load_model
 from pflow.io.open import read_events
 
-ROOM = 0.7
-"""Share of a GPU's memory that batches may take."""
-
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", type=Path, help="events with truth")
@@ -83,7 +80,7 @@ def measure(args: argparse.Namespace, n_events: int, *, on_gpu: bool) -> int:
         if what == "step of the refinement":
             most_mb = numbers["peak MB"]
     memory_mb = torch.cuda.get_device_properties(args.device).total_memory / 2**20 if on_gpu else 0.0
-    return int(ROOM * memory_mb / most_mb * n_events)
+    return int(0.7 * memory_mb / most_mb * n_events)  # 30% of the memory stay free
 
 
 def cost(work: Callable[[], dict[str, float]], runs: int, n_events: int, *, on_gpu: bool) -> dict[str, float]:
