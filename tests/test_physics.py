@@ -51,6 +51,6 @@ def test_hits_of_other_energies_are_noticed(reference, sample_dir):
     def louder(events):
         return dataclasses.replace(events, hits=ak.with_field(events.hits, events.hits.energy * 1.05, "energy"))
 
-    sample = "gamma1_test_small.root"
+    sample = "gammasep_test_small.root"
     numbers = measure(load_model("ild-g4-photon"), sample_dir / sample, louder)
     assert off_by(numbers, reference["ild-g4-photon"]["samples"][sample])
