@@ -251,8 +251,6 @@ def test_impossible_settings_are_refused(settings):
         Evaluation(settings=EvaluationSettings(**settings))
     with pytest.raises(TypeError, match=r"expected matching, a pflow\.Matching\(\.\.\.\) or .*; found str"):
         EvaluationSettings(matching="hits")
-    with pytest.raises(ConfigError, match="no files are given: the list is empty"):
-        pflow.evaluate([], [])
 
 
 def test_pandora_on_the_geant4_samples(data_dir):
@@ -361,21 +359,19 @@ def test_the_file_with_an_energy_below_0_is_named(sample, pandora, write):
 
 
 def test_mixed_and_swapped_arguments_are_refused(sample, events, pandora, write):
-    for reco, truth, message in (
-        ("reco.root", events, "reconstructions in memory"),
-        (pandora, sample, "files of reconstructions"),
-        (events, pandora, r"evaluate\(reco, events\)"),
+    made = write(pandora, inputs=[sample])
+    for error, message, reco, truth, options in (
+        (TypeError, "reconstructions in memory", "reco.root", events, {}),
+        (TypeError, "files of reconstructions", pandora, sample, {}),
+        (TypeError, r"evaluate\(reco, events\)", events, pandora, {}),
+        (TypeError, "rule: for files of events; the truth rule .* in `settings`", pandora, events, {"rule": "calo"}),
+        (ConfigError, "unknown field 'rule'; expected some of detector", "reco.root", sample, {"rule": "calo"}),
+        (ConfigError, "no on_error 'ignore': expected one of raise, skip", pandora, events, {"on_error": "ignore"}),
+        (ConfigError, "no files are given: the list is empty", [], [], {}),
+        (InputError, r"gammasep_test_small\.root: .*reco\.root was made from this file", sample, made, {}),
     ):
-        with pytest.raises(TypeError, match=message):
-            pflow.evaluate(reco, truth)
-    with pytest.raises(TypeError, match="rule: for files of events; the truth rule and the like are in `settings`"):
-        pflow.evaluate(pandora, events, rule="calo")
-    with pytest.raises(ConfigError, match="options of reading: unknown field 'rule'; expected some of detector"):
-        pflow.evaluate("reco.root", sample, rule="calo")
-    with pytest.raises(ConfigError, match="no on_error 'ignore': expected one of raise, skip"):
-        pflow.evaluate(pandora, events, on_error="ignore")
-    with pytest.raises(InputError, match=r"gammasep_test_small\.root: .*reco\.root was made from this file"):
-        pflow.evaluate(sample, write(pandora, inputs=[sample]))
+        with pytest.raises(error, match=message):
+            pflow.evaluate(reco, truth, **options)
 
 
 def test_repr_and_html_of_a_result(events, pandora):
