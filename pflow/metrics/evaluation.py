@@ -488,6 +488,8 @@ def _finished(total: Evaluation, file: str) -> EvaluationResult:
     InputError: no event has a target, so that all particles would be fakes.
     """
     if not total.n_targets:
+        if total.counts["n_events"] == total.counts["n_bad_input"] > 0:
+            raise InputError("none of the events can be evaluated: all were left out", file=file or None)
         rule, e_min = total.settings.rule, total.settings.e_min
         raise InputError(
             f"no true particle is a target under truth rule '{rule}' above {e_min:g} GeV: choose another with --rule "

@@ -7,6 +7,7 @@ import json
 import math
 import sys
 import time
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -568,6 +569,9 @@ def wrong_energy(reconstructor: Reconstructor, batch: Batch) -> tuple[float, flo
     # In the mixed precision of a training the particles would differ from a reconstruction's.
     with torch.autocast(target.mask.device.type, enabled=False):
         generated = reconstructor.generate(batch)
+    if bool((generated.truncated & (target.mask.sum(1) > generated.mask.sum(1))).any()):
+        text = "events have more target particles than are decoded, and the others count as lost"
+        warnings.warn(f"{text}: raise model.reconstructor.decoding.max_particles", stacklevel=2)
     truth, reco = (_table(particles, reconstructor.inputs) for particles in (target, generated))
     matches = match(truth, reco, Matching())
     true, measured = truth.energy[matches.truth], reco.energy[matches.reco]

@@ -101,12 +101,21 @@ def test_the_wrong_energy_by_hand_counts_all_fakes():
     true = _particles([[10.0, 2.0], [5.0, 0.0]], [[X, Y], [Z, Z]])
     decoded = _particles([[1.0, 8.0], [5.0, 0.0]], [[Z, X], [Z, Z]])
     model = Mock(decoding=DecodingConfig(), inputs=SimpleNamespace(energy_mean=0.5, energy_std=2.0))
-    model.generate.return_value = decoded
+    model.generate.return_value = _decoded(decoded)
     assert wrong_energy(model, SimpleNamespace(target=true)) == pytest.approx((2.0 + 2.0 + 1.0, 17.0), rel=1e-5)
     true = _particles([[10.0] + 39 * [0.0]], [40 * [X]])
-    model.generate.return_value = _particles([[10.0] + 39 * [1.0]], [[X] + 39 * [Z]])
+    model.generate.return_value = _decoded(_particles([[10.0] + 39 * [1.0]], [[X] + 39 * [Z]]))
     assert wrong_energy(model, SimpleNamespace(target=true)) == pytest.approx((39.0, 10.0), rel=1e-5)
     assert "decoding" not in model.generate.call_args.kwargs  # the model's own limits
+    true = _particles([[10.0, 5.0]], [[X, Z]])
+    model.generate.return_value = _decoded(_particles([[10.0]], [[X]]), truncated=True)
+    with pytest.warns(UserWarning, match=r"more target particles than are decoded.*decoding\.max_particles"):
+        assert wrong_energy(model, SimpleNamespace(target=true)) == pytest.approx((5.0, 15.0), rel=1e-5)
+
+
+def _decoded(particles: Target, *, truncated: bool = False) -> SimpleNamespace:
+    fields = {name: getattr(particles, name) for name in ("charge", "pdg", "energy", "direction", "mask")}
+    return SimpleNamespace(**fields, truncated=torch.tensor([truncated]))
 
 
 def _particles(energy: list[list[float]], direction: list[list[torch.Tensor]]) -> Target:
