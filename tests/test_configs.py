@@ -128,6 +128,7 @@ def trained(sample, tmp_path_factory):
     return train
 
 
+@pytest.mark.filterwarnings("ignore:.*the model was trained on this file", "ignore:events have more target particles")
 @pytest.mark.parametrize("set_up", SET_UPS, ids=lambda names: "-".join(map(str, names)))
 def test_a_set_up_is_trained_saved_loaded_and_reconstructs(set_up, trained, sample):
     model, expected = load_model(trained(*set_up)), options(*set_up)

@@ -154,8 +154,8 @@ def resolve_run(verb: str, args: Sequence[str]) -> Run:
             given[DECISIVE[name]] = None if value == "null" else value
         words.append(f"{name}{equals}{value}" if word.startswith("--") else value)
     for name in FILES:
-        if sum(word.partition("=")[0] == name for word in words) > 1:  # the last would count, without the others
-            raise WrongUsageError(f"{name} is given twice: {SEVERAL}")
+        if sum(word.partition("=")[0] == name for word in words) > 1:
+            warnings.warn(f"{name} is given twice, and the last one counts: {SEVERAL}", stacklevel=2)
     if (wanted := given["ckpt_path"]) in ("best", "last"):  # Lightning looks for them after the model is made
         folder = Path(given["output"] or load_yaml(config_dir() / "base.yaml")["output"]).expanduser()
         if (named := folder / f"{wanted}.ckpt").is_file():

@@ -76,7 +76,7 @@ class TrainingRecipe:
         stages = tuple(merged(stage, changes) for stage in base.stages)
         return dataclasses.replace(base, stages=stages, variants={})
 
-    def write(self, path: Path, stage: int, options: Sequence[str]) -> list[str]:
+    def write(self, path: Path, stage: int, options: Sequence[str] = ()) -> list[str]:
         """Write the whole configuration of a stage (from 0) and `options`; returns all as options of `pflow fit`.
 
         ConfigError: the file is of a stage of another recipe or variant, or of other options.

@@ -309,7 +309,7 @@ def display_arguments(parser: argparse.ArgumentParser) -> None:
 
 def display(args: argparse.Namespace) -> int:
     """Draw one event: a figure (x-y, z-r and 3D) as PNG or PDF, and a self-contained interactive 3D page as HTML."""
-    from pflow.io.particles_root import read_reco
+    from pflow.io.particles_root import count_entries, read_reco
     from pflow.metrics.evaluation import check_input
     from pflow.plots import rendered
     from pflow.plots.display import event_page, make_scene, plot_event
@@ -330,9 +330,10 @@ def display(args: argparse.Namespace) -> int:
         event = file.read(entry, entry + 1)
     if args.reco:
         entry = entry if args.reco_entry is None else args.reco_entry
+        if entry >= (n_entries := count_entries(args.reco)):
+            text = f"there is no such entry; the file has {n_entries}, counted from 0"
+            raise InputError(text, file=args.reco, entry=entry)
         reconstruction = read_reco(args.reco, name=args.collection, entry_start=entry, entry_stop=entry + 1)
-        if not len(reconstruction):
-            raise InputError("there is no such entry", file=args.reco, entry=entry)
         check_input(args.reco, args.input)
         reconstruction.check_events(event)
     for path in outputs:

@@ -258,6 +258,7 @@ def test_a_resumed_run_did_not_begin_with_another_model(run, capsys):
     assert (run / "config.yaml").read_bytes() == before
 
 
+@pytest.mark.filterwarnings("ignore:.*the model was trained on this file")
 @pytest.mark.parametrize(
     ("option", "message"),
     [
@@ -438,7 +439,6 @@ def test_a_second_ctrl_c_stops_at_once(tiny, data, monkeypatch, capsys):
         ("--batch-size=1", "nearest matches: --data.batch_size"),
         ("--model.start-from=general", "--model.start_from takes the value of --start-from"),
         ("--data.train=a.root b.root", "rguments: b.root: several files are a list, '[a.root, b.root]', or a pattern"),
-        ("--data.train=a.root --data.train=b.root", "--data.train is given twice: several files are a list"),
         ("--config={}/linked.yaml", "data.seed takes the value of seed_everything"),
     ],
 )
