@@ -221,7 +221,7 @@ class TrainedModel:
     def merging(self, ecal_mm: float) -> TrainedModel:
         """The same model, which reads cells of the ECAL merged to another size, mm.
 
-        ConfigError: a size that its training has not shown.
+        ConfigError: a size outside of its training.
         """
         return dataclasses.replace(self, tokeniser=self.tokeniser.merging(ecal_mm))
 

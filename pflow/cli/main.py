@@ -38,7 +38,7 @@ N = TypeVar("N", int, float)
 
 VERBS = {
     "fit": "train a model: pflow fit --config gamma1 --data.train FILE --data.val FILE",
-    "validate": "losses and wrong energy of a model on validation files: pflow validate --checkpoint RUN/best.ckpt",
+    "validate": "losses and wrong energy of a model on other files: pflow validate --checkpoint M --data.val FILE",
     "test": "the same on test files, --data.test",
     "predict": "run a model as Lightning does, for callbacks of your own, on --data.predict (else: pflow reconstruct)",
     "recipe": "train a model in stages and calibrate it: pflow recipe photon --data-dir g4 --output runs/photon",
@@ -161,8 +161,8 @@ OPTIONS: dict[str, dict[str, Any]] = {
         1,
         None,
         "N",
-        "most particles of an event; those that tracks start stay beyond it, without any others (default: the model's "
-        "own, and more as its tracks and hits allow)",
+        "largest number of particles of an event; those with a track are kept beyond it, too, and then no others "
+        "(default: the model's own, and more as its tracks and hits allow)",
     ),
     "max-hits": number(
         1, 32768, "N", "largest event to reconstruct; events with more hits are bad entries (default: %(default)s)"

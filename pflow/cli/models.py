@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 def reconstruct_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of `pflow reconstruct`."""
     parser.add_argument("inputs", nargs="+", metavar="IN.root", help="event files; truth is not needed")
-    add_option(parser, "checkpoint", otherwise="the one that comes with pflow for the detector of the file")
+    add_option(parser, "checkpoint", otherwise="general, or the one that comes with pflow for the detector of the file")
     place = parser.add_mutually_exclusive_group(required=True)
     add_option(
         place,
@@ -62,8 +62,8 @@ def reconstruct_arguments(parser: argparse.ArgumentParser) -> None:
         "--merge-mm",
         type=float,
         metavar="MM",
-        help="size to which cells of the ECAL are merged before the network, mm, of a model trained with several, "
-        "as general was: smaller ones tell closer photons apart and take longer",
+        help="size to which cells of the ECAL are merged before the network, mm, from the smallest to the largest "
+        "of its training (general: 5 to 40): smaller ones tell closer photons apart and take longer",
     )
     add_file_options(parser, detector=OTHER_DETECTOR)
     add_option(

@@ -183,7 +183,7 @@ class ParticleFlowData(pl.LightningDataModule):  # type: ignore[misc]
         for name in SPLITS[stage]:
             given = self.paths[name]
             if not given:
-                raise ConfigError(f"no {name} files are given: set data.{name}")
+                raise ConfigError(f"no {name} files are given: give --data.{name} FILE (in Python: {name}=FILE)")
             # A file that two patterns match is read once.
             paths = list(dict.fromkeys(matching(given)))
             chunks[name], self.options = survey(paths, self.options, self.chunk_size)

@@ -216,7 +216,7 @@ CODES = "{:.0%} of the true particles have another charge than their PDG code sa
 CODES_OF_REFERENCE = CODES.replace("true particles have", "particles of the reference have")
 OVERLAID = "{:.0%} of the energy of stable particles that shower is of overlaid background"
 NO_SIGNAL = ": particles are reconstructed of it, too, and the true visible energy is without it"
-MANY_MUON_HITS = "{:.0%} of the hits of events of 500 hits and more are in the muon system: noise?"
+MANY_MUON_HITS = "{:.0%} of the hits of events of 500 hits and more are in the muon system"
 NO_MUONS = "{:.0%} of the hits of the muon system lie before it, or have more than 0.1 GeV"
 PARENTS = "{:.0%} of the particles of the simulation have no parent or one of less energy, or are stable as it is"
 VERTICES = "the simulation's farthest vertices are at {:.2g} times the distance of the ECAL's face, in {n} events"
@@ -251,7 +251,7 @@ QUANTITIES: Mapping[str, tuple[Quantity, ...]] = {
         Quantity("reference", "reference momentum", MASSLESS, 0.7, 1.05, over="reference", least=1),
         _share("charged reference", "without track", TRACKLESS, "charged reference", high=0.2, changes=0.5),
         _share("muon system", "no muon hits", NO_MUONS, "muon hits", high=0.2, least=20),
-        _share("muon system", "many muon hits", MANY_MUON_HITS, "hits beside muon hits", high=0.03),
+        _share("muon system", "many muon hits", MANY_MUON_HITS, "hits beside muon hits", high=0.03, wrong=": noise?"),
         Quantity("hot cells", "always", ALWAYS, high=0.0, over="energy", wrong=HOT_CELLS),
         _share("codes of the reference", "wrong reference", CODES_OF_REFERENCE, "n of reference", high=0.1),
         _share("charges", "uncharged", UNCHARGED, "tracks", high=0.1, least=4),
@@ -622,8 +622,8 @@ def _calorimeters(scales: Scales, detector: Detector) -> Iterator[Check]:
         text = f"{outside:.0%} of the hits of {part.name} lie outside of it: {face} {getattr(part, face) or 0:g} mm"
         yield Check("faces", outside <= OUTSIDE, f"{text}, layers of {edges[-1]:.4g} mm")
         front = energy[depth < -PLACE].sum() / energy.sum()
-        text = f"{front:.0%} of the energy of {part.name} lies more than {PLACE:g} mm in front of it: another detector?"
-        yield Check("faces", front <= FRONT, text)
+        text = f"{front:.0%} of the energy of {part.name} lies more than {PLACE:g} mm in front of it"
+        yield Check("faces", front <= FRONT, text if front <= FRONT else f"{text}: is it another detector's?")
         numbered = layer >= 0
         layer, depth = layer[numbered].astype(np.int64), depth[numbered]
         if outside <= OUTSIDE and len(layer) >= MIN_HITS:

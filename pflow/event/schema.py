@@ -196,7 +196,7 @@ def build(part: str, /, **quantities: Any) -> ak.Array:
     missing = [name for name, field in known.items() if field.required and name not in given]
     if wrong or missing:
         problem = f"have no {', '.join(wrong)}" if wrong else f"need {', '.join(missing)}"
-        raise ValueError(f"{part.replace('_', ' ')} {problem}; they have {', '.join(known)}")
+        raise ValueError(f"{part.replace('_', ' ')} {problem}; known are {', '.join(known)}")
     counts = _counts(part, given)
     n, columns = int(counts.sum()), {}
     for name, field in known.items():

@@ -146,7 +146,7 @@ def select_targets(
     Raises
     ------
     ConfigError
-        No such rule, or `e_min` is no number.
+        No such rule, or an `e_min` that is not finite. TypeError: an `e_min` that is no number.
     InputError
         The events hold no truth, no links to it, links or parents outside of their lists, or particles that are their
         own ancestors.

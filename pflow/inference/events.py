@@ -225,8 +225,9 @@ def reconstruct(
     candidates
         Smallest existence probability of ``candidates``, returned beside the list; default: no candidates.
     merge_mm
-        Size to which cells of the ECAL are merged before the network, mm, of those that the model's training has shown:
-        smaller ones tell closer photons apart, and take longer. Default: the model's.
+        Size to which cells of the ECAL are merged before the network, mm, from the smallest to the largest of the
+        model's training (`general`: 5 to 40): smaller ones tell closer photons apart, and take longer. Default: the
+        model's.
     max_hits
         Largest number of hits of an event.
     batch_size
@@ -249,7 +250,7 @@ def reconstruct(
         Events of another detector, or an event that cannot be used: names file, entry, field and what was expected.
     ConfigError
         No such device, a number of particles or events below 1, candidates of a model without a refinement, or
-        merged cells of a size that the model's training has not shown.
+        merged cells of a size outside of the model's training.
 
     Examples
     --------

@@ -169,7 +169,7 @@ TABLE_ROWS = {
     "hadronic_mass.W.resolution_68_over_median": "W -> jets, mass res./resp.",
     "hadronic_mass.H.resolution_68_over_median": "H -> jets, mass res./resp.",
     "track_momentum.in_neutral": "track momentum in neutrals",
-    "track_momentum.in_none": "track momentum in none",
+    "track_momentum.in_none": "track momentum in no particle",
     "jets.durham_2.efficiency": "Durham jets, efficiency",
     "jets.durham_2.response_median": "Durham jets, response",
     "jets.durham_2.iqr_over_median": "Durham jets, IQR/response",
@@ -442,7 +442,7 @@ def terminal_table(
     `short`: narrow, with errors as in 0.936(18), while texts of the first column are broken if they may be `wrapped`.
     """
     style: dict[str, Any] = {"box": SIMPLE_HEAD, "pad_edge": False, "padding": (0, 1, 0, 0)} if short else {}
-    caption = f"0.936(18) is 0.936 ±0.018. {caption}" if short else caption
+    caption = f"0.936(18) is 0.936 ±0.018, 1.00(-31) has a lower error of 0.31. {caption}" if short else caption
     # As Text, because rich takes brackets in plain strings for markup.
     texts = Text(title, "table.title"), Text(caption, "table.caption")
     made = Table(title=texts[0], title_justify="left", caption=texts[1], caption_justify="left", **style)

@@ -113,7 +113,7 @@ def test_a_module_without_weights_is_not_evaluated(trainer, samples):
         trainer.validate(ParticleFlow(), samples)
     with pytest.raises(ConfigError, match="there is no model"):
         ParticleFlow()(None)
-    with pytest.raises(ConfigError, match=r"no test files are given: set data\.test"):
+    with pytest.raises(ConfigError, match=r"no test files are given: give --data\.test"):
         trainer.test(ParticleFlow(), ParticleFlowData())
 
 

@@ -79,7 +79,7 @@ def test_files_are_taken_once_and_none_is_an_error(data, train_files):
     data.setup("fit")
     assert (data.n_events("train"), data.tokeniser.n_events) == (70, 24)
     data.paths["val"] = []
-    with pytest.raises(ConfigError, match=r"set data\.val"):
+    with pytest.raises(ConfigError, match=r"give --data\.val FILE"):
         data.setup("fit")
 
 

@@ -512,7 +512,9 @@ def test_hits_of_a_forward_calorimeter_and_noise_in_the_muon_system_are_said(cld
         }
 
     said = problems_of(checks(hits(forward)(cld_rec).without_truth()))
-    assert re.search(r"\d% of the energy of ecal_endcap lies more than 60 mm in front of it: another detector\?", said)
+    assert re.search(
+        r"\d% of the energy of ecal_endcap lies more than 60 mm in front of it: is it another detector's\?", said
+    )
     assert "lie outside of it" not in said
     said = problems_of(checks(hits(noise)(cld_rec).without_truth()))
     assert re.search(r"\d% of the hits of events of 500 hits and more are in the muon system: noise\?", said)

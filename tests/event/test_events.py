@@ -140,7 +140,7 @@ def test_events_in_a_list_cannot_become_an_array():
             r"hits lack position: pflow\.event\.schema has functions",
         ),
         (lambda: made(hits=ak.mask(made().hits, ONE > 1)).violations(), r"objects that are None: choose with hits\["),
-        (lambda: make_particles(pdg=INDEX, charge=INDEX, E=ONE), "particles have no E; they have pdg, charge, energy"),
+        (lambda: make_particles(pdg=INDEX, charge=INDEX, E=ONE), "particles have no E; known are pdg, charge, energy"),
         (lambda: make_hits(energy=ONE, x=ONE, y=ONE), "hits need z;"),
         (lambda: made()["hits"], r"parts by attributes such as \.hits; found 'hits'"),
         (lambda: made()[0, 1], r"parts by attributes such as \.hits; found \(0, 1\)"),
