@@ -347,10 +347,12 @@ def spoil() -> Callable[..., Events]:
 
 @pytest.fixture
 def as_in_the_foreground() -> Iterator[None]:
-    """A shell lets its background jobs ignore SIGINT, and so tests if it runs them there."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    """A shell lets its background jobs ignore SIGINT, nohup SIGHUP, and so tests if they run there."""
+    handlers = {signal.SIGINT: signal.default_int_handler, signal.SIGHUP: signal.SIG_DFL}
+    before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
     yield
-    signal.signal(signal.SIGINT, before)
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
 class _Payload:

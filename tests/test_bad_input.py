@@ -2,7 +2,7 @@
 
 import os
 import signal
-from signal import SIGINT, SIGTERM
+from signal import SIGHUP, SIGINT, SIGTERM
 
 import pytest
 
@@ -59,16 +59,19 @@ def test_a_link_that_points_outside_is_left_out_of_a_training(good, tiny, data, 
 
 
 @pytest.mark.usefixtures("as_in_the_foreground")
-@pytest.mark.parametrize(("number", "code", "word"), [(SIGTERM, 143, "terminated"), (SIGINT, 130, "interrupted")])
+@pytest.mark.parametrize(
+    ("number", "code", "word"),
+    [(SIGTERM, 143, "terminated"), (SIGHUP, 129, "terminated"), (SIGINT, 130, "interrupted")],
+)
 def test_an_interrupted_run_leaves_no_file_and_says_so(reconstruct, good, tmp_path, monkeypatch, number, code, word):
     write_events(tmp_path / "good.root", good)
     monkeypatch.setattr("pflow.inference.files.Worker.run", lambda *_: os.kill(os.getpid(), number))
-    before = signal.getsignal(SIGTERM)
+    before = [signal.getsignal(end) for end in (SIGTERM, SIGHUP)]
     exit_code, said, output = reconstruct(tmp_path / "good.root")
     assert exit_code == code
     assert f"pflow reconstruct: {word}" in said
     assert not list(output.parent.iterdir())
-    assert signal.getsignal(SIGTERM) == before
+    assert [signal.getsignal(end) for end in (SIGTERM, SIGHUP)] == before
 
 
 @pytest.mark.parametrize(

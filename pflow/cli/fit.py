@@ -414,7 +414,7 @@ def _without_chatter() -> Iterator[None]:
 
 
 def main(verb: str, args: Sequence[str]) -> int:
-    """Run a verb; returns the exit code: 0 done, 2 wrong usage, 130 or 143 interrupted."""
+    """Run a verb; returns the exit code: 0 done, 2 wrong usage, 129, 130 or 143 interrupted."""
     try:
         TrainingCLI(verb, args)
     except WrongUsageError as error:

@@ -268,6 +268,7 @@ EXIT_CODES = {
     1: "an error, which is said in one line",
     2: "wrong usage",
     3: "done, but entries or files were skipped (--on-error skip)",
+    129: "the terminal was closed (SIGHUP)",
     130: "interrupted (SIGINT)",
     143: "terminated (SIGTERM)",
 }
@@ -286,7 +287,7 @@ MODULES = {
 
 
 class Terminated(BaseException):
-    """SIGTERM as an exception, so that unfinished outputs are removed."""
+    """SIGTERM or SIGHUP, its argument, as an exception, so that unfinished outputs are removed."""
 
 
 SIGNALS = {KeyboardInterrupt: signal.SIGINT, Terminated: signal.SIGTERM}
@@ -335,7 +336,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 @contextmanager
 def raised_signals() -> Iterator[None]:
-    """Raise `Terminated` where SIGTERM would end the process.
+    """Raise `Terminated` where SIGTERM, or SIGHUP unless it is ignored (nohup), would end the process.
 
     Python drops exceptions raised in a ``__del__``: there SIGTERM and SIGINT come again a moment later. Signals reach
     the main thread only; in another this does nothing.
@@ -346,8 +347,8 @@ def raised_signals() -> Iterator[None]:
         return
     repeated: list[threading.Timer] = []
 
-    def stop(*_: object) -> None:
-        raise Terminated
+    def stop(number: int, _: object) -> None:
+        raise Terminated(number)
 
     def dropped(event: Any) -> None:
         if (number := SIGNALS.get(event.exc_type)) is None:
@@ -359,7 +360,8 @@ def raised_signals() -> Iterator[None]:
         timer.start()
         repeated.append(timer)
 
-    before, show = signal.signal(signal.SIGTERM, stop), sys.unraisablehook
+    ends = [end for end in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(end) is not signal.SIG_IGN]
+    before, show = {end: signal.signal(end, stop) for end in ends}, sys.unraisablehook
     sys.unraisablehook = dropped
     try:
         yield
@@ -368,7 +370,8 @@ def raised_signals() -> Iterator[None]:
         for timer in repeated:
             timer.cancel()
         sys.unraisablehook = show
-        signal.signal(signal.SIGTERM, before)
+        for end, handler in before.items():
+            signal.signal(end, handler)
 
 
 def _explained(error: BaseException) -> tuple[int, str]:
@@ -377,7 +380,7 @@ def _explained(error: BaseException) -> tuple[int, str]:
         if isinstance(stop, KeyboardInterrupt):
             return 130, "interrupted"
         if isinstance(stop, Terminated):
-            return 143, "terminated"
+            return 128 + (stop.args[0] if stop.args else signal.SIGTERM), "terminated"
     if isinstance(error, PflowError | OSError):
         return 1, f"error: {' '.join(str(error).split())}"
     if isinstance(error, MemoryError):

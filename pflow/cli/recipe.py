@@ -84,12 +84,18 @@ class TrainingRecipe:
         configuration: dict[str, Any] = {}
         for changes in self.stages[: stage + 1]:
             configuration = merged(configuration, changes)
-        text = f"# with {shlex.join(options)}\n{yaml.safe_dump(configuration, sort_keys=False)}"
+        plain, given = yaml.safe_dump(configuration, sort_keys=False), f"# with {shlex.join(options)}"
         # Otherwise finished stages of one recipe, or with other files, would be followed by stages of another.
-        if path.exists() and path.read_text("utf-8") != text:
-            raise ConfigError(f"{path.parent} is of another recipe, variant, files or options: choose another --output")
+        if path.exists() and (path.parent / "last.ckpt").exists():
+            first, _, rest = path.read_text("utf-8").partition("\n")
+            # Those that an earlier version began do not say their options.
+            if plain not in (rest, f"{first}\n{rest}"):
+                raise ConfigError(f"{path.parent} is of another recipe or variant: choose another --output")
+            if plain == rest and first != given:
+                text = f"{path.parent} was made {first[2:]}, and not {given[2:]}"
+                raise ConfigError(f"{text}: give the same options, or choose another --output")
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
+        path.write_text(f"{given}\n{plain}", encoding="utf-8")
         return ["--config", str(path), *options]
 
 
@@ -193,7 +199,7 @@ def run_recipe(
         else:
             print(f"== {name}: in {folder}")
             codes.append(pflow(words))
-            if codes[-1] in (130, 143):  # a signal stopped it
+            if codes[-1] in (129, 130, 143):  # a signal stopped it
                 print(f"== {name}: interrupted; the same pflow recipe command resumes it", file=sys.stderr, flush=True)
             if codes[-1] not in (0, SKIPPED):
                 return codes[-1]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -80,7 +79,7 @@ def evaluate(args: argparse.Namespace) -> int:
 
     from pflow.io.open import matching
     from pflow.metrics.evaluation import evaluate, provenance_of, truth_settings
-    from pflow.metrics.report import document, table
+    from pflow.metrics.report import document, remove_report, table
 
     matches = _matching(args.match, args.cut)
     truth, reco = matching(args.truth), matching(args.reco)
@@ -121,7 +120,7 @@ def evaluate(args: argparse.Namespace) -> int:
     console.print(table(result, width=console.width))
     content = document(result, inputs=inputs)
     if args.force:
-        _remove_report(folder)
+        remove_report(folder, "pflow evaluation")
     # allow_nan: NaN is not JSON, and other programs would refuse the file.
     _write(folder / "metrics.json", f"{json.dumps(content, indent=1, allow_nan=False)}\n".encode(), args)
     n_plots = 0 if args.no_plots else _draw(result, content, folder, args)
@@ -174,17 +173,6 @@ def _draw(result: EvaluationResult, content: dict[str, Any], folder: Path, args:
         _write(folder / f"{name}.pdf", rendered(drawn[name], "pdf"), args)
     _write(folder / "report.html", report_page(result, content, images).encode(), args)
     return 2 * len(images)
-
-
-def _remove_report(folder: Path) -> None:
-    """Remove the report of an earlier evaluation and its figures: those not written again are of other numbers."""
-    report = folder / "report.html"
-    text = report.read_text("utf-8", errors="replace") if report.is_file() else ""
-    if "<title>pflow evaluation" in text:  # not of a scan
-        for name in re.findall(r'<figure id="(\w+)"', text):
-            for kind in ("png", "pdf"):
-                (folder / f"{name}.{kind}").unlink(missing_ok=True)
-        report.unlink()
 
 
 def _write(path: Path, data: bytes, args: argparse.Namespace) -> None:

@@ -305,15 +305,15 @@ class ParticleFlowData(pl.LightningDataModule):  # type: ignore[misc]
         """Resume within the epoch of a checkpoint, by the batches that it has not seen, unless the epoch has others."""
         if "train" not in self._chunks:  # no fit
             return
-        same = state.get("batching") == self._batching()
+        same = state.get("batching") in (self._batching(), self._batching(by_name=True))  # of earlier versions
         if not same:
             what = "training files, sizes of batches, devices or workers differ from the checkpoint's"
             warnings.warn(f"{what}: the rest of its epoch is reshuffled", stacklevel=2)
         self._resumed = (int(state["epoch"]), int(state["n_batches"]) if same else 0)
 
-    def _batching(self) -> str:
-        """Digest of all that decides which batches an epoch has, wherever the files are."""
-        names = {path: [Path(path).name, uuid] for path, uuid in self.options.uuids.items()}
+    def _batching(self, *, by_name: bool = False) -> str:
+        """Digest of what decides which batches an epoch has, wherever the files are; `by_name`: or what they hold."""
+        names = {path: [Path(path).name, *([] if by_name else [uuid])] for path, uuid in self.options.uuids.items()}
         chunks = [(*names[chunk.path], chunk.start, chunk.stop) for chunk in self._chunks["train"]]
         sizes = (self.batch_size, self.max_tokens, self.buffer, self.num_workers, self._n_ranks, self.seed)
         return hashlib.sha256(json.dumps([chunks, sizes]).encode()).hexdigest()

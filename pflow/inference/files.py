@@ -41,10 +41,11 @@ from pflow.errors import (
     collected_warnings,
     first_line,
     missing_package,
+    warn,
 )
 from pflow.event import jagged
 from pflow.event.checks import UNLIKE, compare, outside_training, warn_of
-from pflow.event.events import Flag, Reconstruction, count_flags, leave_out_files
+from pflow.event.events import BadEntriesWarning, Flag, Reconstruction, count_flags, leave_out_files
 from pflow.event.scales import Scales, measure
 from pflow.inference.events import (
     BATCH_SIZE,
@@ -373,6 +374,10 @@ def reconstruct_files(
                     raise out.error
                 if out.finished_before:
                     summary.finished_before.append(out.path)
+                    flagged = read_provenance(out.path).get("flagged", {})
+                    if empty := sum(flagged.get(name, 0) for name in ("BAD_INPUT", "NOT_FINITE")):
+                        text = f"{empty} of {out.n_entries} entries cannot be used and were left empty"
+                        warn(f"{text} in {out.path}, which was there before", BadEntriesWarning)
                     continue
                 more: Any = {"provenance": out.provenance, "inputs": [*out.inputs, model.path], "force": force}
                 writer: OutputWriter
@@ -604,12 +609,16 @@ def _unlike(detector: Detector, name: str) -> str:
     return f"{unlike}: correct its description (mm, T), or train the model on it (pflow fit --start-from {name})"
 
 
-INPUT_KEYS = ("uuid", "entries", "schema", "truth_tracks", "description")
+INPUT_KEYS = ("uuid", "entries", "schema", "truth_tracks", "description", "layout")
 """Fields of an input that must agree in the provenance of two outputs for them to be the same; its path may differ."""
 
 
 def describe_input(file: EventFile) -> dict[str, Any]:
-    """Path, size, UUID and schema of an input file, and a digest of its detector's description, as plain data."""
+    """Path, size, UUID and schema of an input file, and digests of its descriptions, as plain data.
+
+    Without one of the layout where it comes with pflow, or where the file's own note says what it holds.
+    """
+    known = file.layout is None or file.layout.is_built_in or getattr(file.reader, "has_note", False)
     return {
         "path": file.path,
         "bytes": os.path.getsize(file.path) if os.path.isfile(file.path) else None,
@@ -618,6 +627,7 @@ def describe_input(file: EventFile) -> dict[str, Any]:
         "entries": file.num_entries,
         "truth_tracks": file.truth_tracks,
         "description": digest(file.detector),
+        "layout": None if known else digest(file.layout),
     }
 
 
@@ -669,7 +679,7 @@ def is_finished(output: Path, provenance: Mapping[str, Any], n_entries: int) -> 
 
     def essence(made: Mapping[str, Any]) -> dict[str, Any]:
         """Everything that determines the particles of an output, by name; how they are computed does not."""
-        ways = ("on_error", "batch_size", "chunk_size", "device", "cluster")
+        ways = ("on_error", "batch_size", "chunk_size", "device", "cluster", "layout")  # a layout by its content
         return {
             "pflow": made.get("pflow_version"),
             "checkpoint": str(made.get("checkpoint", {}).get("sha256"))[:12],

@@ -38,7 +38,7 @@ from pflow.inference.files import (
 from pflow.io.atomic import check_output, make_folder, replacing
 from pflow.io.open import Files, ReadOptions, matching
 from pflow.metrics.evaluation import Evaluation
-from pflow.metrics.report import EvaluationSettings
+from pflow.metrics.report import EvaluationSettings, remove_report
 from pflow.metrics.scan import (
     MODEL,
     PARAMETERS,
@@ -573,6 +573,9 @@ def _write(result: ScanResult, folder: Path, *, force: bool) -> None:
     files[CSV] = result.csv().encode()
     files[REPORT] = scan_page(result, {name: files[f"{name}.png"] for name in drawn}).encode()
     files[DOCUMENT] = f"{json.dumps(result.document(), indent=1, allow_nan=False)}\n".encode()
+    if force:
+        remove_report(folder, "pflow scan")
+        (folder / DOCUMENT).unlink(missing_ok=True)
     for name, content in files.items():
         with replacing(folder / name, force=force) as partial:
             partial.write_bytes(content)

@@ -6,8 +6,10 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -57,8 +59,8 @@ REQUIRED: Mapping[str, tuple[tuple[str, ...], ...]] = {
 """A part is complete with any one of these sets of quantities."""
 
 
-WHOLE = ("int16", "int32", "int64", "uint16", "uint32", "uint64")
-MAX_COUNTED = 1000  # entries in which numbers of filled elements must vary
+WHOLE = tuple(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64))
+MAX_COUNTED = 100  # entries in which unfilled elements of arrays are looked for
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -81,6 +83,11 @@ class Layout:
     event: str | None = None  # branch of the event number; None to number the entries
     parts: Mapping[str, Mapping[str, Branch]] = dataclasses.field(default_factory=dict)  # by part and quantity
     reference_name: str = ""  # name of the algorithm behind ``reference``
+
+    @property
+    def is_built_in(self) -> bool:
+        """Whether these are the branches of the layout of this name that comes with pflow, not of a changed copy."""
+        return self.name in builtin_names("layout") and load_layout(self.name).parts == self.parts
 
     def with_all(self) -> Layout:
         """With every quantity of the schema, in branches of their own names, as pflow's own files hold them."""
@@ -190,8 +197,7 @@ class FlatReader:
         if self.layout.event is not None and self._event is None:
             absent.append(self.layout.event)
         self.absent = tuple(absent)
-        name = self.layout.name
-        if name not in builtin_names("layout") or load_layout(name).parts != layout.parts:
+        if not layout.is_built_in:
             for part, fields in self.layout.parts.items() if not note else ():
                 for lost in (b.branch for b in fields.values() if self._parts[part] and b.branch in absent):
                     text = f"layout '{self.layout.name}' names {lost}, which the file does not have"
@@ -214,7 +220,7 @@ class FlatReader:
             self.notes["weights"] = f"{said}, and no output keeps them"
         if known := self._calorimeter_of_code:
             in_file = columns["hits"]["subdetector"]
-            codes, counts = jagged.flat(in_file, np.int64), jagged.count(in_file)
+            codes, counts = jagged.flat(in_file), jagged.count(in_file)
             index = np.select([codes == code for code in known], list(known.values()), -1)
             if (unknown := np.flatnonzero(index < 0)).size:
                 names = ", ".join(f"{code}: {self.detector.calorimeters[at].name}" for code, at in known.items())
@@ -232,7 +238,10 @@ class FlatReader:
         parts: dict[str, Any] = {part: make(**columns[part]) for part, make in makers.items() if part in columns}
         if "tracks" in columns:
             tracks = make_tracks(b_field=self.detector.b_field, **columns["tracks"])
-            parts["tracks"] = _followed(tracks, self.detector)
+            parts["tracks"], lost, placed = _followed(tracks, self.detector)
+            if lost > 0.2 * placed:
+                text = f"{lost} of {placed} tracks have a place (calo_x, calo_y, calo_z) that is not at the calorimeter"
+                self.notes["tracks"] = f"{text} (expected mm); they are followed along the helix"
         for source, link in LINKS_OF.items() if "truth" in parts else ():
             # Links of the file come first: they can share a hit among particles, `particle` cannot.
             if link in columns:
@@ -288,9 +297,9 @@ class FlatReader:
             if values.ndim != 2 or values.fields or "?" in str(values.type):
                 message = f"expected one list of numbers an entry, found {values.type.content}"
                 raise InputError(message, file=self.path, field=branch.branch)
-            if values.layout.is_regular and (counter := self._counter(int(values.layout.size))):
+            if values.layout.is_regular and (counter := self._counter(branch.branch)):
                 text = f"an array of {values.layout.size} numbers in every entry, of which '{counter}' seems to count"
-                text += " those that are filled; others are left from earlier entries: write a list of these alone"
+                text += " those that are filled: others repeat the entry before; write a list of the filled ones"
                 raise InputError(text, file=self.path, field=branch.branch)
             lengths = jagged.count(values)
             if counts is None:
@@ -301,28 +310,36 @@ class FlatReader:
             columns[name] = values if branch.scale == 1.0 else values * branch.scale
         return columns
 
-    def _counter(self, size: int) -> str | None:
-        """A branch ``n...`` of whole numbers up to `size` that vary: it counts the filled ones of a fixed array."""
+    @functools.cache  # noqa: B019 (a file has few branches, and ends with its reader)
+    def _counter(self, branch: str) -> str | None:
+        """A branch ``n...`` that counts the filled elements of a fixed array, if the others are an earlier entry's."""
+        stop = min(self.num_entries, MAX_COUNTED)
+        values = np.asarray(read_branch(self.tree, branch, 0, stop, self.path))
+        old, place = values[1:] == values[:-1], np.arange(values.shape[1])
         for name in [name for name in sorted(self._keys) if name.lower().startswith("n")]:
-            numbers = read_branch(self.tree, name, 0, min(self.num_entries, MAX_COUNTED), self.path)
-            if str(numbers.type.content) in WHOLE:
-                low, high = min(numbers), max(numbers)
-                if 0 <= low < high <= size:
-                    return str(name)
+            with suppress(InputError):  # a branch that cannot be read may be of no use to anybody
+                numbers = read_branch(self.tree, name, 0, stop, self.path)
+                if str(numbers.type.content) in WHOLE:
+                    behind = place >= np.asarray(numbers)[1:, np.newaxis]
+                    if old[behind].all() and values[1:][behind].any() and not old[~behind].all():
+                        return str(name)
         return None
 
 
-def _followed(tracks: ak.Array, detector: Detector) -> ak.Array:
+def _followed(tracks: ak.Array, detector: Detector) -> tuple[ak.Array, int, int]:
     """Tracks of which the file does not say where they enter the calorimeter, followed there along the helix.
 
-    These are without the branches, or have NaN, (0, 0, 0) or a place in them that is not at the calorimeter.
+    These are without the branches, or have NaN, (0, 0, 0) or a place in them that is not at the calorimeter; the number
+    of the last, and of tracks with a place.
     """
     columns, momentum = jagged.columns(tracks), jagged.vectors(tracks, field="momentum")
     states = [jagged.vectors(tracks, field=f"calo_{name}") for name in ("position", "momentum")]
     there, *_ = known = [np.isfinite(state).all(axis=1) & state.any(axis=1) for state in states]
-    known = [of & (at_calorimeter(states[0], detector) | ~there) for of in known]
+    elsewhere = there & ~at_calorimeter(states[0], detector)
+    numbers = int(elsewhere.sum()), int(there.sum())
+    known = [of & ~elsewhere for of in known]
     if all(of.all() for of in known):
-        return tracks
+        return tracks, *numbers
     d0, z0, phi = (np.nan_to_num(columns[name].astype(np.float64)) for name in ("d0", "z0", "phi"))
     start = np.stack([-d0 * np.sin(phi), d0 * np.cos(phi), z0], axis=1)
     followed = follow_to_calorimeter(start, momentum, columns["charge"], detector)
@@ -330,7 +347,7 @@ def _followed(tracks: ak.Array, detector: Detector) -> ak.Array:
     of_file = zip(followed, states, known, strict=True)
     kept = [np.where(there[:, np.newaxis], state, along) for along, state, there in of_file]
     values = np.concatenate(kept, axis=1).astype(np.float32).T
-    return jagged.replaced(tracks, dict(zip(names, values, strict=True)))
+    return jagged.replaced(tracks, dict(zip(names, values, strict=True))), *numbers
 
 
 def links_of(particle: ak.Array) -> ak.Array:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import glob
 import math
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, suppress
 from operator import attrgetter
@@ -183,7 +184,7 @@ class EventFile:
     """
 
     def __init__(self, path: str, reopen: Callable[[], Reader], *, expected: Expected | None) -> None:
-        self._reopen = reopen
+        self._reopen, self._lock = reopen, threading.Lock()
         self.expected = expected
         self.reader = reader = with_retries(path, reopen)
         self.schema, self.path, self.uuid = reader.schema, reader.path, reader.uuid
@@ -342,7 +343,11 @@ class EventFile:
         return events, [refused[entry] for entry in sorted(refused)], left_out
 
     def _decode(self, start: int, stop: int, truth: bool) -> Events:
-        return with_retries(self.path, lambda: self.reader.read(start, stop, truth=truth), again=self._connect_again)
+        # Two threads that read one open file would move each other's position: columns with others' numbers.
+        with self._lock:
+            return with_retries(
+                self.path, lambda: self.reader.read(start, stop, truth=truth), again=self._connect_again
+            )
 
     def _decode_one(self, entry: int, truth: bool, refused: dict[int, InputError]) -> Events:
         """One entry; if it cannot be decoded, an empty event, and the error in `refused`."""

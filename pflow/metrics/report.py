@@ -8,6 +8,7 @@ import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -555,3 +556,14 @@ def without_nan(content: Any) -> Any:
     if isinstance(content, list):
         return [without_nan(value) for value in content]
     return None if isinstance(content, float) and not math.isfinite(content) else content
+
+
+def remove_report(folder: Path, title: str) -> None:
+    """Remove an earlier report whose title begins so, and its figures: those not written again are of other numbers."""
+    report = folder / "report.html"
+    text = report.read_text("utf-8", errors="replace") if report.is_file() else ""
+    if f"<title>{title}" in text:
+        for name in re.findall(r'<figure id="(\w+)"', text):
+            for kind in ("png", "pdf"):
+                (folder / f"{name}.{kind}").unlink(missing_ok=True)
+        report.unlink()

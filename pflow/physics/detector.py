@@ -12,6 +12,7 @@ import json
 import math
 import re
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -300,9 +301,9 @@ class Detector:
                 raise ConfigError(f"{where}: {text}")
 
 
-def digest(detector: Detector) -> str:
-    """Twelve digits that differ between different descriptions."""
-    return hashlib.sha256(json.dumps(to_plain(detector), sort_keys=True).encode()).hexdigest()[:12]
+def digest(description: Any) -> str:
+    """Twelve digits that differ between different descriptions of detectors, or other records of plain data."""
+    return hashlib.sha256(json.dumps(to_plain(description), sort_keys=True).encode()).hexdigest()[:12]
 
 
 def load_detector(name: str | Path | Detector) -> Detector:

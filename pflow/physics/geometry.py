@@ -391,8 +391,8 @@ def check_described(detector: Detector) -> None:
         remedies = [text.format(absorbers) for field, text in REMEDIES.items() if field in lacking]
         raise ConfigError(
             f"the model reads the geometry of the calorimeters, and detector '{detector.name}' does not say {missing}: "
-            f"complete its YAML file ({'; '.join(remedies) or 'pflow detector FILE measures it'}; of an ntuple by hand, "
-            "as in configs/detector/ild_g4.yaml)"
+            f"complete its YAML file ({'; '.join(remedies) or 'pflow detector FILE measures it'}; of an ntuple "
+            "by hand, as in configs/detector/ild_g4.yaml)"
         )
 
 

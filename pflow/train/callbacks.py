@@ -113,7 +113,7 @@ class LastCheckpoint(ModelCheckpoint):  # type: ignore[misc]
 
 def best_of(trainer: pl.Trainer, folder: Path) -> ModelCheckpoint:
     """The callback that keeps the best model in the run's folder; others are the user's."""
-    those = (one for one in trainer.checkpoint_callbacks if one.monitor)
+    those = (one for one in trainer.checkpoint_callbacks if one.monitor and one.dirpath)
     return next(one for one in those if Path(one.dirpath).resolve() == folder.resolve())
 
 
@@ -330,7 +330,7 @@ class Interrupted(BaseException):
 
 
 class StopOnSignal(pl.Callback):  # type: ignore[misc]
-    """Stops a fit after a batch when SIGINT or SIGTERM comes, and writes a checkpoint to resume from.
+    """Stops a fit after a batch when SIGINT, SIGTERM or SIGHUP comes, and writes a checkpoint to resume from.
 
     The signal may reach ranks at different moments, or only some of them; all stop after the same batch
     (`pflow.data.dataset.StepLoader`). A validation is finished first. A second SIGINT stops at once.
@@ -351,7 +351,7 @@ class StopOnSignal(pl.Callback):  # type: ignore[misc]
 
         # Python refuses to set handlers outside of the main thread.
         if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGINT, signal.SIGTERM):
+            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
                 if signal.getsignal(number) is not signal.SIG_IGN:  # as a shell starts its background jobs
                     signal.signal(number, note)
 
@@ -371,7 +371,7 @@ class StopOnSignal(pl.Callback):  # type: ignore[misc]
             if trainer.global_step:
                 trainer.save_checkpoint(self.path, weights_only=False)
         if isinstance(exception, Interrupted | KeyboardInterrupt) and trainer.is_global_zero:
-            said = "terminated" if exception.args == (signal.SIGTERM,) else "interrupted"
+            said = "interrupted" if exception.args in ((), (signal.SIGINT,)) else "terminated"
             saved = f"saved {self.path}; resume with: pflow fit --checkpoint {self.path.parent}"
             saved = saved if self.path.exists() else "nothing was saved"
             print(f"pflow fit: {said}: {saved}", file=sys.stderr, flush=True)

@@ -221,7 +221,8 @@ class ParticleFlow(pl.LightningModule):  # type: ignore[misc]
 
     def setup(self, stage: str) -> None:
         """A ConfigError for a precision that is not among `PRECISIONS`, and for Lightning's average of the weights."""
-        if any(isinstance(callback, StochasticWeightAveraging) for callback in self.trainer.callbacks):
+        averages = any(isinstance(callback, StochasticWeightAveraging) for callback in self.trainer.callbacks)
+        if averages and self.reconstructor is None and self.trainer.training:
             raise ConfigError("StochasticWeightAveraging copies a model before it is built: use --ema.decay instead")
         if self.trainer.precision not in PRECISIONS:
             raise ConfigError(
@@ -455,7 +456,7 @@ class ParticleFlow(pl.LightningModule):  # type: ignore[misc]
             "train": list(dict.fromkeys([*self._before.get("train", ()), *(Path(path).name for path in files)])),
             "uuids": sorted({*self._before.get("uuids", ()), *data.uuids("train")}),
             "repeat": data.repeat,
-            "n_events": data.n_events("train", distinct=True),
+            "n_events": data.n_events("train", distinct=True),  # of the last part
             "batch_size": data.batch_size,
             "seed": data.seed,
         }
@@ -569,7 +570,7 @@ def wrong_energy(reconstructor: Reconstructor, batch: Batch) -> tuple[float, flo
     # In the mixed precision of a training the particles would differ from a reconstruction's.
     with torch.autocast(target.mask.device.type, enabled=False):
         generated = reconstructor.generate(batch)
-    if bool((generated.truncated & (target.mask.sum(1) > generated.mask.sum(1))).any()):
+    if bool((generated.truncated & (target.mask.sum(1) > reconstructor.decoding.max_particles)).any()):
         text = "events have more target particles than are decoded, and the others count as lost"
         warnings.warn(f"{text}: raise model.reconstructor.decoding.max_particles", stacklevel=2)
     truth, reco = (_table(particles, reconstructor.inputs) for particles in (target, generated))

@@ -398,9 +398,11 @@ def test_shipped_configurations_are_not_replaced_in_silence(tmp_path, monkeypatc
         )
 
 
-def test_an_interrupted_fit_is_not_done_and_says_how_to_resume(tiny, data, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(ParticleFlow, "on_train_batch_start", lambda *_: os.kill(os.getpid(), signal.SIGTERM))
-    assert main_with_exit_code(["fit", *tiny, *data]) == 143
+@pytest.mark.usefixtures("as_in_the_foreground")
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGHUP, 129)])
+def test_an_interrupted_fit_is_not_done_and_says_how_to_resume(tiny, data, tmp_path, monkeypatch, capsys, number, code):
+    monkeypatch.setattr(ParticleFlow, "on_train_batch_start", lambda *_: os.kill(os.getpid(), number))
+    assert main_with_exit_code(["fit", *tiny, *data]) == code
     last = tmp_path / "run" / "last.ckpt"
     said = f"pflow fit: terminated: saved {last}; resume with: pflow fit --checkpoint {last.parent}"
     assert capsys.readouterr().err.splitlines()[-1] == said

@@ -307,6 +307,24 @@ def test_an_output_of_other_settings_or_another_input_is_kept(inputs, run, tmp_p
         run([tmp_path / "run0.root"], max_particles=4)
 
 
+def test_a_layout_that_was_edited_makes_another_output(inputs, run, tmp_path):
+    """Not one that was moved: what it says counts, not its path."""
+    built_in = (config_dir() / "layout" / "g4.yaml").read_text()
+    (tmp_path / "a.yaml").write_text(
+        built_in.replace("  energy: calo_hit.energy", "  energy: {branch: calo_hit.energy}")
+    )
+    edited = built_in.replace("  energy: calo_hit.energy", "  energy: {branch: calo_hit.energy, scale: 0.8}")
+    (tmp_path / "b.yaml").write_text(edited)
+    path = tmp_path / "bare.root"
+    with uproot.open(inputs[0]) as file, uproot.recreate(path) as bare:  # without pflow's note
+        bare.mkrntuple("events", file["events"].arrays())
+    run([path], layout=tmp_path / "b.yaml")
+    (tmp_path / "b.yaml").rename(tmp_path / "c.yaml")
+    assert run([path], layout=tmp_path / "c.yaml").finished_before
+    with pytest.raises(ConfigError, match="input's layout"):
+        run([path], layout=tmp_path / "a.yaml")
+
+
 def test_a_bad_file_stops_the_run_or_is_skipped(with_a_bad_one, run, tmp_path):
     with pytest.raises(InputError, match="not a ROOT file"):
         run(with_a_bad_one[1:2], on_error="skip")
@@ -318,6 +336,15 @@ def test_a_bad_file_stops_the_run_or_is_skipped(with_a_bad_one, run, tmp_path):
         summary = run(with_a_bad_one, on_error="skip")
     assert outputs(tmp_path / "reco") == ["run0.reco.root", "run1.reco.root", "run2.reco.root"]
     assert (len(summary.finished_before), summary.n_events) == (1, (N_FILES - 1) * N_EVENTS)
+
+
+def test_a_second_run_says_again_what_was_skipped(inputs, run):
+    """Else a batch job that is repeated would end with 0."""
+    _, fewer, most = ak.num(pflow.read_events(inputs[0]).hits)
+    assert fewer < most
+    for _ in range(2):
+        with pytest.warns(BadEntriesWarning, match=r"1 of 3 entries cannot be used and were left empty"):
+            run(inputs[:1], max_hits=int(fewer), on_error="skip")
 
 
 def test_a_file_that_breaks_in_the_middle_leaves_nothing_of_its_own(inputs, run, tmp_path, monkeypatch):

@@ -162,7 +162,10 @@ def test_finished_points_are_kept_and_those_made_otherwise_refused(sample, optio
     for other, setting in (({"entries": N - 1}, "entries; .*--force"), (edited, r"inputs \(description\)")):
         with pytest.raises(ConfigError, match=rf"nominal\.json was made with other settings: {setting}"):
             scan(sample, vary=steps, **noted | other)
+    (out / "report.html").write_text('<title>pflow scan</title><figure id="of_another_sample">')
+    (out / "of_another_sample.png").write_bytes(b"")
     result = scan(sample, vary=steps, force=True, **noted | {"entries": N - 1})
+    assert not (out / "of_another_sample.png").exists()
     assert result.nominal.n_events == N - 1
     assert len(json.loads((out / "points" / "cells_2.json").read_text())["numbers"]["places"]) == N - 1
 

@@ -180,7 +180,8 @@ class TestBadInput:
                 r"entry 0, 'id': 4 is the code of no calorimeter that `names` of the layout lists \(3: ecal_endcap\)",
             ),
             (
-                {f"hit_{name}": np.ones((2, 3), np.float32) for name in "Exyz"} | {"nhits": np.array([2, 0])},
+                dict.fromkeys(("hit_E", "hit_x", "hit_y", "hit_z"), np.array([[1, 2, 3], [4, 2, 3]], np.float32))
+                | {"nhits": np.array([3, 1], np.uint8), "nvtx": np.array([1, 2])},
                 {},
                 "'hit_E': an array of 3 numbers in every entry, of which 'nhits' seems to count those that are filled",
             ),
@@ -366,7 +367,8 @@ def test_tracks_without_a_place_at_the_calorimeter_are_followed_there(sample_dir
             value = np.where(np.arange(len(values)) % 2, (0.0, np.nan)[n < 3], -999.0)
             table[name] = ak.unflatten(ak.where(np.arange(len(values)) % 3 == 0, value, values), of_file)
         copy.mkrntuple("events", {name: table[name] for name in table.fields})
-    some = read_events(tmp_path / "some.root", layout="g4").tracks
+    with pytest.warns(ImplausibleWarning, match="23 of 111 tracks have a place .* that is not at the calorimeter"):
+        some = read_events(tmp_path / "some.root", layout="g4").tracks
     for name in ("calo_position.x", "calo_momentum.pz"):
         given, along, found = (columns_of(of)[name] for of in (events.tracks, tracks, some))
         np.testing.assert_array_equal(found, np.where(np.arange(len(given)) % 3 == 0, along, given))

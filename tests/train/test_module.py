@@ -109,6 +109,7 @@ def test_the_wrong_energy_by_hand_counts_all_fakes():
     assert "decoding" not in model.generate.call_args.kwargs  # the model's own limits
     true = _particles([[10.0, 5.0]], [[X, Z]])
     model.generate.return_value = _decoded(_particles([[10.0]], [[X]]), truncated=True)
+    model.decoding = DecodingConfig(max_particles=1)
     with pytest.warns(UserWarning, match=r"more target particles than are decoded.*decoding\.max_particles"):
         assert wrong_energy(model, SimpleNamespace(target=true)) == pytest.approx((5.0, 15.0), rel=1e-5)
 

@@ -165,7 +165,7 @@ std::pair<Track, std::optional<Track>> make_track(const edm4hep::Track& object, 
     const auto rank = std::find(places.begin(), places.end(), state.location) - places.begin();
     if (rank < best) best = rank, vertex = state;
     if (state.location == State::AtCalorimeter && !calorimeter &&
-        !is_elsewhere(place_and_momentum(state, b_field).first, face, states_elsewhere ? behind_ecal(face) : far))
+        !is_elsewhere(place_and_momentum(state, b_field).first, face, states_elsewhere ? std::min(far, behind_ecal(face)) : far))
       calorimeter = state;
   }
   Track track;
