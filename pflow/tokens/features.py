@@ -345,6 +345,9 @@ class Normaliser:
     def __post_init__(self) -> None:
         for transform in self.transforms:
             check_choice(transform, TRANSFORMS, "transform")
+        if len({len(of) for of in (self.names, self.transforms, self.mean, self.std)}) > 1:
+            text = "expected a transform, a mean and a deviation for each feature"
+            raise ConfigError(f"normaliser of {', '.join(self.names)}: {text}")
         if not all(np.isfinite(m) and np.isfinite(s) and s > 0 for m, s in zip(self.mean, self.std, strict=True)):
             raise ConfigError(f"normaliser of {', '.join(self.names)}: expected finite means and deviations above 0")
 

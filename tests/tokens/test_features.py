@@ -67,6 +67,12 @@ def test_normalisation_to_mean_0_deviation_1_and_back():
     np.testing.assert_allclose(normaliser.invert(normalised), values.T, rtol=1e-5)
 
 
+@pytest.mark.parametrize("wrong", [{"transforms": ()}, {"mean": (0.0, 1.0)}, {"std": ()}, {"std": (0.0,)}])
+def test_a_normaliser_has_all_numbers_of_each_feature(wrong):
+    with pytest.raises(ConfigError, match="normaliser of e: expected"):
+        Normaliser(**{"names": ("e",), "transforms": ("log10",), "mean": (0.0,), "std": (1.0,)} | wrong)
+
+
 def test_deviations_of_large_offsets_and_of_constant_features():
     def moments(*values: float) -> Moments:
         return Moments.of(("x",), ("identity",), [np.array(values)])
