@@ -329,6 +329,17 @@ def test_what_a_resumed_training_has_seen_is_skipped(train_files, val_file, work
     assert len([*loader]) == len(batches)
 
 
+@pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning", "ignore:.*use of fork:DeprecationWarning")
+def test_predictions_come_in_the_order_of_the_files(train_files, val_file):
+    """Of two workers they came in turn, by batches of chunks."""
+    options = {"batch_size": 10, "chunk_size": 16, "num_workers": 2}
+    data = ParticleFlowData(train=train_files, val=val_file, predict=train_files, **options)
+    data.setup("fit")
+    data.setup("predict")
+    batches = numbers(data.predict_dataloader())
+    assert [number for batch in batches for number in batch] == list(range(70))
+
+
 def test_an_epoch_of_other_batches_is_shuffled_anew(train_files, val_file):
     data = ParticleFlowData(train=train_files, val=val_file, batch_size=8, chunk_size=16)
     data.setup("fit")
