@@ -374,10 +374,6 @@ def reconstruct_files(
                     raise out.error
                 if out.finished_before:
                     summary.finished_before.append(out.path)
-                    flagged = read_provenance(out.path).get("flagged", {})
-                    if empty := sum(flagged.get(name, 0) for name in ("BAD_INPUT", "NOT_FINITE")):
-                        text = f"{empty} of {out.n_entries} entries cannot be used and were left empty"
-                        warn(f"{text} in {out.path}, which was there before", BadEntriesWarning)
                     continue
                 more: Any = {"provenance": out.provenance, "inputs": [*out.inputs, model.path], "force": force}
                 writer: OutputWriter
@@ -669,7 +665,10 @@ def provenance(
 
 
 def is_finished(output: Path, provenance: Mapping[str, Any], n_entries: int) -> bool:
-    """Whether an existing output is complete, with `n_entries`; a ConfigError names differences in provenance."""
+    """Whether an existing output is complete, with `n_entries`; warns of those that were skipped in it.
+
+    A ConfigError names differences in provenance.
+    """
     try:
         if count_entries(output) != n_entries:
             return False
@@ -692,10 +691,14 @@ def is_finished(output: Path, provenance: Mapping[str, Any], n_entries: int) -> 
     differing = [
         f"{name} {theirs.get(name)} there and {ours[name]} here" for name in ours if ours[name] != theirs.get(name)
     ]
+    empty = sum(earlier.get("flagged", {}).get(name, 0) for name in ("BAD_INPUT", "NOT_FINITE"))
     # `on_error` changes no particle, but with ``raise`` an output with skipped entries would not exist.
-    if provenance["options"]["on_error"] == "raise" and {"BAD_INPUT", "NOT_FINITE"} & set(earlier.get("flagged", ())):
+    if provenance["options"]["on_error"] == "raise" and empty:
         differing.append("on_error (entries were skipped)")
     if differing:
         text = f"{', '.join(differing)}; choose another folder, or replace the file with --force"
         raise ConfigError(f"{output} was made with other settings: {text}")
+    if empty:
+        text = f"{empty} of {n_entries} entries cannot be used and were left empty"
+        warn(f"{text} in {output}, which was there before", BadEntriesWarning)
     return True

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import itertools
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
@@ -181,6 +180,7 @@ class FlatReader:
         self.truth_tracks = bool(note.get("truth_tracks", False))
         self._reference_name = str(note.get("reference_name", self.layout.reference_name))
         keys = self._keys = set(self.tree.keys())
+        self._counters: dict[str, str | None] = {}  # of branches of a fixed size: they are looked at once
         self._parts = {part: self.layout.available(part, keys, file=self.path) for part in self.layout.parts}
         self._event = self.layout.event if self.layout.event in keys else None
         used = {branch.branch for fields in self._parts.values() for branch in fields.values()}
@@ -297,7 +297,9 @@ class FlatReader:
             if values.ndim != 2 or values.fields or "?" in str(values.type):
                 message = f"expected one list of numbers an entry, found {values.type.content}"
                 raise InputError(message, file=self.path, field=branch.branch)
-            if values.layout.is_regular and (counter := self._counter(branch.branch)):
+            if values.layout.is_regular and branch.branch not in self._counters:
+                self._counters[branch.branch] = self._counter(branch.branch)
+            if counter := self._counters.get(branch.branch):
                 text = f"an array of {values.layout.size} numbers in every entry, of which '{counter}' seems to count"
                 text += " those that are filled: others repeat the entry before; write a list of the filled ones"
                 raise InputError(text, file=self.path, field=branch.branch)
@@ -310,7 +312,6 @@ class FlatReader:
             columns[name] = values if branch.scale == 1.0 else values * branch.scale
         return columns
 
-    @functools.cache  # noqa: B019 (a file has few branches, and ends with its reader)
     def _counter(self, branch: str) -> str | None:
         """A branch ``n...`` that counts the filled elements of a fixed array, if the others are an earlier entry's."""
         stop = min(self.num_entries, MAX_COUNTED)

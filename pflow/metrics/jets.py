@@ -101,7 +101,8 @@ def find_jets(
     if (n_jets is None) == (radius is None):
         raise ConfigError("jets need either n_jets, their number, or radius, their size in rad")
     whole = isinstance(n_jets, int | np.integer) and n_jets is not True and n_jets >= 1
-    if not whole if radius is None else not 0 < radius <= np.pi:
+    right = whole if radius is None else 0 < radius <= np.pi
+    if not right:
         found = radius if n_jets is None else n_jets
         raise ConfigError(f"expected a whole n_jets of at least 1 or a radius above 0 to pi rad, found {found}")
     if not available():
