@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 from collections.abc import Mapping
 from typing import Any, ClassVar
@@ -292,10 +293,7 @@ def _of_truth(events: Events, targets: Mapping[str, Any] | None, counted: Table)
     made = truth["status"] == 0  # by the simulation
     visible = stable & ~is_invisible(truth["pdg"])
     showers = visible & (code != MUON)  # muons cross the calorimeters and leave little of their energy
-
-    def total_of(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        return np.bincount(event, values, len(counts))
-
+    total_of = functools.partial(_total, events.truth)
     of_showers, of_all = (total_of(truth["energy"] * some) for some in (showers, visible))
     # Beside a hard muon what showers may have less energy than the muon leaves.
     enough = np.where(of_showers > MIN_SHOWERS * of_all, with_hits, np.nan)
