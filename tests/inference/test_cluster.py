@@ -24,7 +24,9 @@ pytestmark = [
 @pytest.fixture(scope="module")
 def threads():
     """Address of the scheduler of a process with four threads: this one."""
-    options = {"n_workers": 1, "threads_per_worker": 4, "dashboard_address": None}
+    # Any port: two test processes would both want 8787.
+    scheduler = {"dashboard": False, "dashboard_address": "127.0.0.1:0"}
+    options = {"n_workers": 1, "threads_per_worker": 4, "dashboard_address": None, "scheduler_kwargs": scheduler}
     with distributed.LocalCluster(processes=False, **options) as cluster:
         yield cluster.scheduler_address
 
