@@ -79,7 +79,7 @@ def evaluate(args: argparse.Namespace) -> int:
 
     from pflow.io.open import matching
     from pflow.metrics.evaluation import evaluate, provenance_of, truth_settings
-    from pflow.metrics.report import document, remove_report, table
+    from pflow.metrics.report import check_figures, document, remove_report, table
 
     matches = _matching(args.match, args.cut)
     truth, reco = matching(args.truth), matching(args.reco)
@@ -87,10 +87,8 @@ def evaluate(args: argparse.Namespace) -> int:
     # Before the evaluation: an output that exists ends the command at once.
     check_output(folder / "metrics.json", force=args.force)
     check_output(folder / "report.html", force=args.force)
-    pictures = sorted(path.name for kind in ("png", "pdf") for path in folder.glob(f"*.{kind}"))
-    if pictures and not (args.force or args.no_plots):  # which figures there are is known at the end
-        there = f"{folder} holds {pictures[0]}, and a figure may have the same name"
-        raise ConfigError(f"{there}: choose another folder, --no-plots, or replace them with --force")
+    if not args.no_plots:
+        check_figures(folder, force=args.force)
     compare = _compared(args.compare)
     files = {args.collection: reco, **compare}
     settings = truth_settings(

@@ -645,7 +645,7 @@ def _calorimeters(scales: Scales, detector: Detector) -> Iterator[Check]:
             dead = _dead_layers(layer - first, event[mine][numbered], len(edges) - 1)
             for begin, end, beside in dead if abs(offset) <= 1 else ():
                 text = f"no hits of {part.name} are in layers {begin + first} to {end + first}"
-                yield Check("layers", False, f"{text}, and {beside} in one beside these: dead, or not in the file")
+                yield Check("dead parts", False, f"{text}, and {beside} in one beside these: dead, or not in the file")
 
 
 def _dead_layers(layer: Index, event: Index, n_layers: int) -> Iterator[tuple[int, int, int]]:

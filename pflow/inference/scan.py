@@ -19,7 +19,7 @@ from pflow.config import VERSION
 from pflow.data.dataset import Chunk, FileOptions
 from pflow.errors import ConfigError, InputError, warn
 from pflow.event import jagged
-from pflow.event.checks import check_training_range, compare, warn_of
+from pflow.event.checks import check_training_range, compare, problems, warn_of
 from pflow.event.events import TRUTH_OPTIONS, BadEntriesWarning, Events, Flag, without_refused
 from pflow.event.move import Move
 from pflow.event.scales import Scales, measure
@@ -38,7 +38,7 @@ from pflow.inference.files import (
 from pflow.io.atomic import check_output, make_folder, replacing
 from pflow.io.open import Files, ReadOptions, matching
 from pflow.metrics.evaluation import Evaluation
-from pflow.metrics.report import EvaluationSettings, remove_report
+from pflow.metrics.report import EvaluationSettings, check_figures, remove_report
 from pflow.metrics.scan import (
     MODEL,
     PARAMETERS,
@@ -160,6 +160,7 @@ def scan(
         make_folder(folder / "points")
         for name in (CSV, REPORT, DOCUMENT):
             check_output(folder / name, force=force)
+        check_figures(folder, force=force)
     model = checkpoint if isinstance(checkpoint, TrainedModel) else load_model(checkpoint)
     models = {"": model} if tuned is None else {"": model, "tuned": load_model(tuned)}
     config, paths, place = model.tokeniser.config, matching(files), pick_device(device)
@@ -410,6 +411,9 @@ def _measured(
             # The detector is one of the limits. Moved events have other thresholds and cells, by the user's choice.
             checks = [check for check in checks if check.name == "reconstructed energy" or as_simulated]
             warn_of([check for check in checks if check.name != "detector"], task.point.name)
+            wrong = problems(check for check in checks if check.name == "layers")
+            if wrong and any(of.point.move.layers > 1 or of.point.move.hcal_layers for of in tasks):
+                raise InputError(f"{wrong}; no layers can be left out by such numbers", file=sample.chunks[0].path)
             yield (
                 task,
                 PointResult.of(

@@ -18,7 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from pflow.config import versions
-from pflow.errors import check_type
+from pflow.errors import ConfigError, check_type
 from pflow.event.events import Events
 from pflow.event.truth import STABLE_STATUS, Targets, select_targets
 from pflow.metrics.match import HitMatching, Matching
@@ -556,6 +556,14 @@ def without_nan(content: Any) -> Any:
     if isinstance(content, list):
         return [without_nan(value) for value in content]
     return None if isinstance(content, float) and not math.isfinite(content) else content
+
+
+def check_figures(folder: Path, *, force: bool) -> None:
+    """ConfigError: a folder holds figures and `force` is not given; which ones a report has is known at its end."""
+    pictures = sorted(path.name for kind in ("png", "pdf") for path in folder.glob(f"*.{kind}"))
+    if pictures and not force:
+        there = f"{folder} holds {pictures[0]}, and a figure may have the same name"
+        raise ConfigError(f"{there}: choose another folder, or replace it with --force")
 
 
 def remove_report(folder: Path, title: str) -> None:

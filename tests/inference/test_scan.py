@@ -94,6 +94,24 @@ def test_what_is_wrong_with_a_point_is_said_once_with_its_name(sample, options, 
     assert all(re.search("particles have .* GeV, hits .* GeV, tracks", text) for text in said)
 
 
+def test_layers_are_not_left_out_by_wrong_numbers(sample, options, tmp_path):
+    events = read_events(sample, entry_stop=N)
+    events = dataclasses.replace(
+        events, hits=jagged.replaced(events.hits, {"layer": jagged.flat(events.hits.layer) // 2})
+    )
+    write_events(tmp_path / "half.root", events)
+    message = r"have the layer of their depth: .*; no layers can be left out by such numbers"
+    with pytest.warns(ImplausibleWarning), pytest.raises(InputError, match=message):
+        scan(tmp_path / "half.root", vary={"layers": [2]}, **options)
+
+
+def test_a_figure_that_is_in_the_way_is_said_before_any_work(sample, options, tmp_path):
+    (tmp_path / "mine.png").touch()
+    with patch.object(module, "_measured") as measured, pytest.raises(ConfigError, match=r"holds mine\.png, and"):
+        scan(sample, vary={"cells": [2]}, output=tmp_path, **options)
+    measured.assert_not_called()
+
+
 @pytest.mark.filterwarnings("ignore::pflow.event.events.BadEntriesWarning")
 def test_events_that_are_left_out_count_nowhere_and_are_said(sample, options, tmp_path, no_figures):
     """One has a particle that is its own ancestor; two have too many hits, until cells are merged."""
