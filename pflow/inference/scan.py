@@ -21,6 +21,7 @@ from pflow.errors import ConfigError, InputError, warn
 from pflow.event import jagged
 from pflow.event.checks import check_training_range, compare, problems, warn_of
 from pflow.event.events import TRUTH_OPTIONS, BadEntriesWarning, Events, Flag, without_refused
+from pflow.event.merge import Merge
 from pflow.event.move import Move
 from pflow.event.scales import Scales, measure
 from pflow.inference.events import MAX_HITS, batch_limits, check_geometry, pick_device, with_detector
@@ -240,7 +241,7 @@ def scan(
     result = ScanResult(
         points=[results[point.name] for point in points],
         labels=labels,
-        notes=tuple(_notes(used.model, nominal.detector, measured=tuned is not None)),
+        notes=tuple(_notes(used.model, config.merge, nominal.detector, measured=tuned is not None)),
         provenance=made,
     )
     if folder is not None:
@@ -477,14 +478,16 @@ def _limits(model: TrainedModel, detector: Detector, nominal: Detector, point: S
     return limits
 
 
-def _notes(model: TrainedModel, nominal: Detector, *, measured: bool) -> Iterator[str]:
-    """Limits of the whole scan."""
+def _notes(model: TrainedModel, default: Merge | None, nominal: Detector, *, measured: bool) -> Iterator[str]:
+    """Limits of the whole scan; `default`: how the model merges cells where nothing else is asked for."""
     config, sample = model.tokeniser.config, model.tokeniser.sample
     if config.merge is not None:
         merge = config.merge
         depth = f"{merge.depth:g} radiation lengths ({merge.depth / 10:g} interaction lengths)"
         depth = depth if merge.depth else f"{merge.layers} layers"
         alone = "" if merge.ecal_sizes else ", the one size of its training (data.merge.ecal_sizes: several)"
+        if default is not None and default.ecal_mm != merge.ecal_mm:
+            alone = f" (in pflow reconstruct without --merge-mm {default.ecal_mm:g} mm in the ECAL)"
         readout = "; energies and positions are read from single hits" if config.readout else ""
         yield (
             f"The encoder sees cells merged to {merge.ecal_mm:g} mm (ECAL), {merge.hcal_mm:g} mm (HCAL) and {depth}"

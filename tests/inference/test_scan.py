@@ -304,7 +304,7 @@ def test_a_model_of_several_sizes_sees_the_smallest_cells(sample, options, sized
     result = scan(sample, vary={"ecal_cells": [1, 2, 4]}, **{**options, "checkpoint": sized})
     assert not any(limit.kind == "merged" for point in result.points for limit in point.limits)
     assert "5 mm (ECAL), 90 mm (HCAL)" in result.notes[0]
-    assert "the one size" not in result.notes[0]
+    assert "(in pflow reconstruct without --merge-mm 20 mm in the ECAL): efficiency" in result.notes[0]
     assert result["ecal_cells=4"].tokens < 0.8 * result.nominal.tokens
     assert result.provenance["options"]["merge_mm"] == 5.0
 
