@@ -179,7 +179,8 @@ def executor_for(worker: Worker, cluster: str | None) -> Iterator[Executor]:
         if n_processes := _local_processes(cluster):
             # Without a dashboard dask still answers a few HTTP requests, by default to all at port 8787.
             scheduler = {"dashboard": False, "dashboard_address": "127.0.0.1:0"}
-            options = {"dashboard_address": None, "scheduler_kwargs": scheduler}
+            # An interrupt would be followed by pages of the processes' own errors.
+            options = {"dashboard_address": None, "scheduler_kwargs": scheduler, "silence_logs": logging.CRITICAL}
             with dask.config.set(LOCAL):
                 target = stack.enter_context(LocalCluster(n_workers=n_processes, threads_per_worker=1, **options))
         try:
