@@ -683,6 +683,8 @@ def is_finished(output: Path, provenance: Mapping[str, Any], n_entries: int) -> 
         return {
             "pflow": made.get("pflow_version"),
             "checkpoint": str(made.get("checkpoint", {}).get("sha256"))[:12],
+            # Which `pflow calibrate` replaces: the weights stay as they are.
+            "calibration": digest(made.get("configuration", {}).get("calibration")),
             **{f"input's {key}": [entry.get(key) for entry in made.get("inputs", ())] for key in INPUT_KEYS},
             **{name: value for name, value in made.get("options", {}).items() if name not in ways},
             **{f"decoding's {name}": value for name, value in made.get("decoding", {}).items()},

@@ -54,7 +54,7 @@ from pflow.metrics.scan import (
     value_text,
 )
 from pflow.metrics.stats import N_RESAMPLES, SEED, Floats, Ints
-from pflow.physics.detector import Detector
+from pflow.physics.detector import Detector, digest
 from pflow.physics.geometry import measures
 from pflow.tokens.features import FEATURES
 from pflow.tokens.tokeniser import Tokeniser
@@ -514,6 +514,7 @@ def _made_from(
     made = {
         "pflow": VERSION,
         "model": worker.model.digest[:12],
+        "calibration": digest(worker.model.calibration),  # the weights stay as they are
         "decoding": dataclasses.asdict(worker.model.reconstructor.decoding),
         "inputs": [{key: entry[key] for key in INPUT_KEYS} for entry in sample.inputs],
         "entries": [sample.n_events, nominal.n_events],

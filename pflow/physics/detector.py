@@ -302,8 +302,9 @@ class Detector:
 
 
 def digest(description: Any) -> str:
-    """Twelve digits that differ between different descriptions of detectors, or other records of plain data."""
-    return hashlib.sha256(json.dumps(to_plain(description), sort_keys=True).encode()).hexdigest()[:12]
+    """Twelve digits that differ between different descriptions of detectors, or other records or plain data."""
+    plain = to_plain(description) if dataclasses.is_dataclass(description) else description
+    return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()[:12]
 
 
 def load_detector(name: str | Path | Detector) -> Detector:

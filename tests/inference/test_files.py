@@ -294,7 +294,7 @@ def test_a_run_that_is_killed_goes_on_where_it_was(inputs, run, tmp_path, same_r
         assert same_reco(*(read_reco(tmp_path / folder / name) for folder in ("undisturbed", "reco")))
 
 
-def test_an_output_of_other_settings_or_another_input_is_kept(inputs, run, tmp_path, events):
+def test_an_output_of_other_settings_or_another_input_is_kept(inputs, run, model, tmp_path, events):
     run(inputs[:1])
     with pytest.raises(
         ConfigError, match=r"run0\.reco\.root was made with other settings: max_particles 3 there and 4 here"
@@ -302,6 +302,9 @@ def test_an_output_of_other_settings_or_another_input_is_kept(inputs, run, tmp_p
         run(inputs[:1], max_particles=4)
     run(inputs[:1], max_particles=4, force=True)
     assert read_provenance(tmp_path / "reco" / "run0.reco.root")["options"]["max_particles"] == 4
+    calibrated = dataclasses.replace(model, config={**model.config, "calibration": {"photon_response": None}})
+    with pytest.raises(ConfigError, match=r"other settings: calibration [0-9a-f]{12} there and"):
+        run(inputs[:1], max_particles=4, checkpoint=calibrated)
     write_events(tmp_path / "run0.root", events[:N_EVENTS])
     with pytest.raises(ConfigError, match="input's uuid"):
         run([tmp_path / "run0.root"], max_particles=4)

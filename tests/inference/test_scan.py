@@ -24,6 +24,7 @@ from pflow.metrics.report import REFERENCE
 from pflow.metrics.scan import MODEL
 from pflow.metrics.stats import leaves, ratio
 from pflow.physics.detector import load_detector
+from pflow.tokens.particles import Calibration
 
 N = 5
 KEY = "event.visible_energy.response_median"
@@ -161,7 +162,7 @@ def test_what_cannot_be_scanned_is_refused_by_name(sample, changes, said):
         scan(**{"files": sample, "vary": {"cells": [2]}, **changes})
 
 
-def test_finished_points_are_kept_and_those_made_otherwise_refused(sample, options, tmp_path, no_figures):
+def test_finished_points_are_kept_and_those_made_otherwise_refused(sample, model, options, tmp_path, no_figures):
     steps, out, shown = {"cells": [2]}, tmp_path / "scan", []
     noted = {**options, "output": out, "on_progress": lambda name, *_: shown.append(name)}
     first = scan(sample, vary=steps, **noted)
@@ -177,7 +178,12 @@ def test_finished_points_are_kept_and_those_made_otherwise_refused(sample, optio
     for path in out.glob("*.*"):
         path.unlink()
     edited = {"detector": dataclasses.replace(load_detector("ild_g4"), description="edited")}
-    for other, setting in (({"entries": N - 1}, "entries; .*--force"), (edited, r"inputs \(description\)")):
+    calibrated = {"checkpoint": dataclasses.replace(model, calibration=Calibration())}
+    for other, setting in (
+        ({"entries": N - 1}, "entries; .*--force"),
+        (edited, r"inputs \(description\)"),
+        (calibrated, "calibration"),
+    ):
         with pytest.raises(ConfigError, match=rf"nominal\.json was made with other settings: {setting}"):
             scan(sample, vary=steps, **noted | other)
     (out / "report.html").write_text('<title>pflow scan</title><figure id="of_another_sample">')
