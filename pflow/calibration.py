@@ -35,7 +35,7 @@ CRITERIA = ("energy", "number", "reference")  # for the best configuration, see 
 MATCHINGS = (Matching(), Matching().close)  # for all matches, and for the headline efficiency
 PHOTON, TRACKS = CLASSES.index("photon"), [CLASSES.index(name) for name in CHARGED]
 
-MIN_PULLS = 40  # fewest pulls for a curve
+MIN_PULLS, MIN_REPLACING = 40, 300  # fewest pulls for a curve, and for one that replaces a curve of an earlier one
 
 PHOTON_EDGES = (0.1, 0.15, 0.2, 0.3, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 5.0, 7.0, 10.0, 15.0, 20.0, 30.0, 50.0, 100.0)
 """Bins of a photon's true energy, GeV."""
@@ -93,9 +93,9 @@ def calibrate(
     `inputs` are validation files with truth, neither training nor test files, read as `reading` says;
     without ``detector``, files of another detector than the model's are refused. With its `on_error` ``skip``,
     entries that cannot be used are left out, with a warning. An event for which the model gives numbers that are not
-    finite has no particles. An earlier calibration of the model is not used; `Calibration.over` takes from it what
-    these files have too few particles for. `on_progress` is called with the number of events reconstructed, of all
-    configurations. InputError: a file or entry that cannot be used.
+    finite has no particles. Energies and deviations are compared without an earlier calibration of the model;
+    `Calibration.over` takes from it what these files have too few particles for. `on_progress` is called with the
+    number of events reconstructed, of all configurations. InputError: a file or entry that cannot be used.
     """
     trials = [
         (decoding, CalibrationFit(), [ParticleMetrics(axes=()) for _ in inputs], [CountMetrics() for _ in inputs])
@@ -150,7 +150,7 @@ def calibrate(
     for decoding, fit, particles, counts in trials:
         right = float(np.mean([of_file.result()["exact_fraction"].value for of_file in counts]))
         scores = {**_scores(particles), "number_right": right, "reference": reference}
-        calibrated.append(Calibrated(decoding=decoding, calibration=fit.result(), **scores))
+        calibrated.append(Calibrated(decoding=decoding, calibration=fit.result(model.calibration), **scores))
     return calibrated
 
 
@@ -226,12 +226,13 @@ class CalibrationFit:
         curve = curve_index(reco.classes[j], None if by_track is None else by_track[j])
         self._pulls.add(curve=curve[known], sigma=sigma[known], pull=values[known], energy=energy[known])
 
-    def result(self) -> Calibration:
-        """The photons' response, and the curves with at least `MIN_PULLS` pulls."""
+    def result(self, earlier: Calibration | None = None) -> Calibration:
+        """The photons' response, and the curves with at least `MIN_PULLS` pulls; with `MIN_REPLACING` where `earlier`
+        has one, which few pulls would replace by one factor for all deviations."""
         curves: dict[str, dict[str, Curve]] = {"energy": {}, "direction": {}}
         for number, name in enumerate(CURVES):
             of_curve = np.flatnonzero(self._pulls["curve"] == number)
-            if len(of_curve) < MIN_PULLS:
+            if len(of_curve) < (MIN_REPLACING if earlier is not None and name in earlier.energy else MIN_PULLS):
                 continue
             sigma, pulls = self._pulls["sigma"][of_curve], self._pulls["pull"][of_curve]
             for i, (quantity, columns) in enumerate((("energy", slice(0, 1)), ("direction", slice(1, None)))):
@@ -243,7 +244,7 @@ class CalibrationFit:
         if len(of_track):
             index, sigma, energy, pulls = (self._pulls[name][of_track] for name in ("curve", "sigma", "energy", "pull"))
             # The number of a curve of particles with a track is the one of their class.
-            curved, _ = Calibration(energy=curves["energy"]).apply(sigma[:, 0], sigma[:, 1], index)
+            curved, _ = Calibration(energy=curves["energy"]).over(earlier).apply(sigma[:, 0], sigma[:, 1], index)
             factor = fit_widths(energy, pulls[:, 0] * sigma[:, 0] / curved)
         return Calibration(
             energy=curves["energy"], direction=curves["direction"], photon_response=response, track_energy=factor

@@ -78,6 +78,15 @@ def test_wrong_sigmas_are_corrected(events, times):
     assert direction[0] == pytest.approx(ANGLE, rel=0.25)
 
 
+def test_few_pulls_replace_no_curve_of_an_earlier_calibration(events):
+    fit, earlier = (
+        fitted(events, reconstructed(events, times=3.0)),
+        Calibration(energy={"photon": Curve((0.0,), (0.5,))}),
+    )
+    assert set(fit.result(Calibration()).energy) == {"photon"}
+    assert not fit.result(earlier).energy
+
+
 def test_charged_particles_have_curves_with_and_without_track(events):
     by_track = np.arange(int(ak.sum(ak.num(reconstructed(events, times=1.0).particles)))) % 2 == 0
     reconstruction = reconstructed(events, times=np.where(by_track, 0.25, 3.0), pdg=211)

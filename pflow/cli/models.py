@@ -187,7 +187,11 @@ def calibrate(args: argparse.Namespace) -> int:
     if response := chosen.calibration.photon_response:
         points = zip(response.log_energy, response.log_factor, strict=True)
         texts = [f"{math.exp(factor):.3f} at {math.exp(energy):.2g} GeV" for energy, factor in points]
-        print(f"photon energies: times {', '.join(texts)}")
+        others = (
+            "as before" if model.calibration and model.calibration.photon_response else "times the nearest of these"
+        )
+        low, high = (math.exp(response.log_energy[end]) for end in (0, -1))
+        print(f"photon energies: times {', '.join(texts)}; below {low:.2g} and above {high:.2g} GeV {others}")
     else:
         few = f"fewer than {calibration.MIN_PHOTONS} matched photons in each range of energy"
         state = "as before" if made.photon_response else "not calibrated"
@@ -195,10 +199,12 @@ def calibrate(args: argparse.Namespace) -> int:
     if model.reconstructor.gives_uncertainties:
         earlier = [name for name in made.energy if name not in chosen.calibration.energy]
         missing = [name for name in CLASSES if name not in made.energy]
-        for state, names in (("as before", earlier), ("not calibrated", missing)):
+        for state, names, least in (
+            ("as before", earlier, calibration.MIN_REPLACING),
+            ("not calibrated", missing, calibration.MIN_PULLS),
+        ):
             if names:
-                few = f"fewer than {calibration.MIN_PULLS} matched particles of each"
-                print(f"uncertainties of {', '.join(names)}: {state}, {few}")
+                print(f"uncertainties of {', '.join(names)}: {state}, fewer than {least} matched particles of each")
     changes: dict[str, Any] = {"calibration": made, "decoding": chosen.decoding}
     for written in write_weights(args.checkpoint, args.output, **changes, force=args.force):
         print(f"{written}: {written.stat().st_size / 1e3:.0f} kB")
