@@ -110,6 +110,8 @@ def _print_content(content: FileContent, models: Mapping[str, str]) -> None:
 
 
 def _facts(content: FileContent, models: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    from pflow.event.checks import UNCHECKED
+
     def listed(label: str, texts: Iterable[str]) -> Iterator[tuple[str, str]]:
         """A label beside the first of some texts."""
         return zip(chain([label], repeat("")), texts, strict=False)
@@ -137,7 +139,8 @@ def _facts(content: FileContent, models: Mapping[str, str]) -> Iterator[tuple[st
     yield from listed("missing", (f"{part.name} (for {part.needed_for}): {part.reason}" for part in content.missing))
     # False is before True: problems come first.
     checks = sorted(content.checks, key=lambda check: check.good)
-    yield from listed("checks", (f"{'ok' if x.good else 'PROBLEM'}, {x.name}: {x.text}" for x in checks))
+    states = ["PROBLEM" if not x.good else "not known" if x.name == UNCHECKED else "ok" for x in checks]
+    yield from listed("checks", (f"{state}, {x.name}: {x.text}" for state, x in zip(states, checks, strict=True)))
     refused = [f"{entry}: {error}" for entry, error in content.bad_entries.items()]
     yield from listed(f"{len(refused)} bad entries", refused[:5])
 

@@ -50,7 +50,15 @@ def test_the_tables_of_the_cld_file(cld, content, capsys, monkeypatch, terminal,
     assert call("inspect", cld) == 0
     text = capsys.readouterr().out
     assert text.isascii()
-    for expected in ("12,440", "SiTracks_Refitted", "cld: fits", "31.791", "PandoraPFOs", "86.596"):
+    for expected in (
+        "12,440",
+        "SiTracks_Refitted",
+        "cld: fits",
+        "31.791",
+        "PandoraPFOs",
+        "86.596",
+        "not known, closure",
+    ):
         assert expected in text
     hits = {collection.name for collection in content.collections if collection.kind in files.HITS}
     assert hits <= set(text.replace(",", " ").split())
