@@ -272,8 +272,12 @@ class Move:
             if not described and (getattr(self, f"{name}_cells"), self.layers, self.hcal_layers) != (1, 1, None):
                 text = f"detector '{detector.name}' does not say cell_size and layers of its {name.upper()}"
                 raise ConfigError(f"{where}{text}: complete its YAML file (pflow detector FILE drafts one)")
-        if (self.layers > 1 or self.hcal_layers) and np.any(hits["layer"][np.isin(kind, (ECAL, HCAL))] < 0):
-            raise ConfigError(f"{where}the hits have no layer numbers, so that no layers can be left out")
+        cells = self.ecal_cells, self.hcal_cells
+        if (self.hcal_layers or max(self.layers, *cells) > 1) and np.any(
+            hits["layer"][np.isin(kind, (ECAL, HCAL))] < 0
+        ):
+            text = "so that no layers can be left out, and cells of different layers would be summed"
+            raise ConfigError(f"{where}the hits have no layer numbers, {text}")
         n_layers = np.array([c.n_layers for c in events.detector.calorimeters])
         if self.hcal_layers and np.any((hits["layer"] >= n_layers[hits["subdetector"]])[kind == HCAL]):
             raise ConfigError(f"{where}hcal_layers: hits have layer numbers (from 0) beyond the described layers")
@@ -321,7 +325,7 @@ def change_cells(events: Events, forms: Forms) -> Events:
     """Read other cells: fewer layers, coarser cells, thresholds, fewer calorimeters.
 
     Events must not be rotated before, because their cells lie in the grid of the simulation. InputError: hits have no
-    layer numbers, and not all layers are to be read.
+    layer numbers, and not all layers are to be read, or cells to be summed.
     """
     hits = jagged.columns(events.hits)
     event = jagged.event_index(jagged.count(events.hits))
@@ -329,10 +333,17 @@ def change_cells(events: Events, forms: Forms) -> Events:
     kind = kinds[hits["subdetector"]]
     n_layers = np.array([calorimeter.n_layers for calorimeter in calorimeters])
     required = np.array([calorimeter.required for calorimeter in calorimeters])
-    every = forms["every"][event, kind]
-    if ((hits["layer"] < 0) & (hits["energy"] > 0) & (every > 1)).any():
-        text = "every second layer cannot be read of hits without layer numbers: set detector.fewer_layers to 0"
-        raise events.error(text, field="hits.layer")
+    every, coarser = (forms[name][event, kind] for name in ("every", "coarser"))
+    unknown = (hits["layer"] < 0) & (hits["energy"] > 0)
+    for wrong, text in (
+        (every > 1, "every second layer cannot be read of hits without layer numbers: set detector.fewer_layers to 0"),
+        (
+            (coarser > 1) & (n_layers[hits["subdetector"]] > 1),
+            "cells of hits without layer numbers cannot be summed layer by layer: set detector.coarser to [1]",
+        ),
+    ):
+        if (unknown & wrong).any():
+            raise events.error(text, field="hits.layer")
     keep = hits["layer"] % every == 0
     # Files may count layers from 1: the whole HCAL has no last one.
     shorter = (kind == HCAL) & (forms["hcal"][event] < 1)

@@ -59,6 +59,7 @@ class Targets:
     invisible, not of overlaid background, and without final descendants that have its energy; `added`: further fields
     of `particles`, [target] each. `hits` and `tracks` link to each particle's assigned ancestor; `tracks` is None if
     the events have no links from tracks. Records are made when they are first used; `list_dropped` makes `dropped`.
+    `assigned` int64 [particle]: assigned ancestors, -1 for none.
     """
 
     rule: str
@@ -69,6 +70,7 @@ class Targets:
     added: Mapping[str, npt.NDArray[Any]]
     hits: Links
     tracks: Links | None
+    assigned: Index
     list_dropped: Callable[[], ak.Array]
 
     def __len__(self) -> int:
@@ -80,6 +82,12 @@ class Targets:
     def column(self, name: str) -> npt.NDArray[Any]:
         """A flat column of `particles`, [target], by its name in `pflow.event.jagged.columns`."""
         return self.added[name] if name in self.added else jagged.columns(self.truth)[name].take(self.chosen)
+
+    def moved(self, events: Events) -> Targets:
+        """The same particles, with their hits in the same events as another form of the detector records them."""
+        assert events.truth is not None
+        hits, _, _ = Ancestry(events, events.truth).linked(events.hit_links, events.hits, self.assigned)
+        return dataclasses.replace(self, truth=events.truth, hits=hits)
 
     @functools.cached_property
     def particles(self) -> ak.Array:
@@ -212,6 +220,7 @@ def select_targets(
         final=final & ~unseen & ~_decayed(ancestry, final) & ~jagged.columns(truth).get("overlay", np.bool_(False)),
         hits=hits,
         tracks=tracks,
+        assigned=assigned,
         list_dropped=functools.partial(_dropped, ancestry, candidate & ~target, e_min, unseen, hit_energy, needed),
     )
 

@@ -24,6 +24,7 @@ from pflow.event.events import TRUTH_OPTIONS, BadEntriesWarning, Events, Flag, w
 from pflow.event.merge import Merge
 from pflow.event.move import Move
 from pflow.event.scales import Scales, measure
+from pflow.event.truth import Targets
 from pflow.inference.events import MAX_HITS, batch_limits, check_geometry, pick_device, with_detector
 from pflow.inference.files import (
     INPUT_KEYS,
@@ -62,7 +63,7 @@ from pflow.tokens.tokeniser import Tokeniser
 LOOKED_AT = 20
 """Events whose hits and tokens are counted, and in which moves are checked."""
 CSV, REPORT, DOCUMENT = "scan.csv", "report.html", "scan.json"
-SCHEMA = "pflow-scan-point-4"
+SCHEMA = "pflow-scan-point-5"
 
 
 def scan(
@@ -392,8 +393,8 @@ def _measured(
                 events = worker.files.open(chunk.path).read(chunk.start, chunk.stop, on_error=on_error)
                 # Their hits would stand beside no particles.
                 bad = (result.reconstruction.flags & Flag.BAD_INPUT) > 0
-                events = chunk.move.apply(events).emptied(bad)
-                _, events = without_refused(events, rules.targets, on_error)
+                _, simulated = without_refused(events.emptied(bad), rules.targets, on_error)
+                events = chunk.move.apply(simulated)
                 good = (events.flags & Flag.BAD_INPUT) == 0
                 used, particles = events[good], result.reconstruction.particles[good]
                 if counts is None and len(used):
@@ -401,7 +402,13 @@ def _measured(
                 places = sample.places[place : place + len(events)]
                 # The truth is the same at all points.
                 scales += measure(used, particles, targets=rules.chosen_by) if as_simulated else result.scales
-                evaluation.update(events, {MODEL: result.reconstruction}, on_error=on_error, positions=places)
+
+                # What a coarser detector does not see is lost, and stays among the particles to find.
+                def choose(some: Events, simulated: Events = simulated) -> Targets:
+                    return rules.targets(simulated[np.isin(simulated.entry, some.entry)]).moved(some)
+
+                recos = {MODEL: result.reconstruction}
+                evaluation.update(events, recos, on_error=on_error, positions=places, choose=choose)
                 place += len(events)
                 show(task.point, len(events))
             if not evaluation.n_targets:

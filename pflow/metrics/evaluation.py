@@ -181,13 +181,15 @@ class Evaluation:
         on_error: Literal["raise", "skip"] = "raise",
         positions: Ints | None = None,
         files: Mapping[str, str] | None = None,
+        choose: Callable[[Events], Targets] | None = None,
     ) -> None:
         """Count events with truth and links, and their reconstructions by algorithm, including `name`.
 
-        `positions` int64 [event]: places for the bootstrap, by default in the order of the events. `files`: paths of
-        the reconstructions, for messages. With `on_error` ``skip``, events with particles that cannot be used are left
-        out with a warning. `InputError`: the events hold no truth, a reconstruction is of other events, a particle's
-        numbers are not finite, its energy is below 0, or links from hits, for matching by hits, are missing or wrong.
+        `choose`: the targets of some of these events, by default as the settings say. `positions` int64 [event]: places
+        for the bootstrap, by default in the order of the events. `files`: paths of the reconstructions, for messages.
+        With `on_error` ``skip``, events with particles that cannot be used are left out with a warning. `InputError`:
+        the events hold no truth, a reconstruction is of other events, a particle's numbers are not finite, its energy
+        is below 0, or links from hits, for matching by hits, are missing or wrong.
         """
         check_choice(on_error, ("raise", "skip"), "on_error")
         recos = {algorithm: dataclasses.replace(reco, name=algorithm) for algorithm, reco in reconstructions.items()}
@@ -214,11 +216,12 @@ class Evaluation:
         if self.name in recos:
             self.counts["n_max_particles"] += int(np.count_nonzero(recos[self.name].flags & Flag.MAX_PARTICLES))
 
-        targets, used = without_refused(events[good], self.settings.targets, on_error)
+        choose = choose or self.settings.targets
+        targets, used = without_refused(events[good], choose, on_error)
         refused = (used.flags & Flag.BAD_INPUT) > 0
         if refused.any():
             good[good] = ~refused
-            targets = self.settings.targets(events[good])
+            targets = choose(events[good])
         self.counts["n_bad_input"] += int(np.sum(~good))
         events, positions = events[good], positions[good]
         recos = {algorithm: reco[good] for algorithm, reco in recos.items()}

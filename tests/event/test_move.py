@@ -113,6 +113,8 @@ def test_layers_may_be_counted_from_1_or_be_missing(events):
     none = jagged.replaced(events.hits, {"layer": np.full_like(columns["layer"], -1)})
     with pytest.raises(InputError, match=r"every second layer cannot be read .*: set detector\.fewer_layers to 0"):
         change_cells(dataclasses.replace(events, hits=none), drawn(events, fewer_layers=1.0))
+    with pytest.raises(InputError, match=r"cannot be summed layer by layer: set detector\.coarser to \[1\]"):
+        change_cells(dataclasses.replace(events, hits=none), drawn(events, coarser=(2,)))
 
 
 def test_fewer_layers_are_every_second_with_twice_the_energy(events):
@@ -354,5 +356,6 @@ def test_a_move_that_would_not_be_exact_is_refused(zqq, options, message):
 
 def test_layers_must_be_known(zqq):
     unknown = jagged.replaced(zqq.hits, {"layer": -1 + 0 * jagged.columns(zqq.hits)["layer"]})
-    with pytest.raises(ConfigError, match="the hits have no layer numbers"):
-        Move(layers=2).check(dataclasses.replace(zqq, hits=unknown))
+    for form in (Move(layers=2), Move(ecal_cells=2)):  # cells behind each other would be summed
+        with pytest.raises(ConfigError, match="the hits have no layer numbers"):
+            form.check(dataclasses.replace(zqq, hits=unknown))

@@ -66,6 +66,14 @@ def test_a_point_is_the_evaluation_of_moved_events(sample, model, options):
     assert [limit.kind for limit in result["cells=2"].limits] == ["outside"]
 
 
+def test_photons_that_leave_too_little_in_a_coarser_detector_are_lost(sample, options):
+    """With a threshold of 0.2 GeV some have no hits, and are particles to find all the same: for the oracle, too."""
+    result = scan(sample, vary={"ecal_threshold": [0.2]}, **options | {"oracle": True})
+    found = [point.algorithms[ORACLE]["class.photon.efficiency_loose"].value for point in result.points]
+    assert found[0] == 1.0
+    assert found[1] < 0.9
+
+
 def test_pairs_of_photons_are_counted_for_each_algorithm(sample_dir, model, options, tmp_path, no_figures):
     file = sample_dir / "gammasep_test_small.root"
     result = scan(file, vary={"cells": [2]}, output=tmp_path, **options)

@@ -123,6 +123,7 @@ def targets(pdg, px, *, n_tracks=None, **columns) -> Targets:
     return Targets(
         **{"rule": "stable", "counts": jagged.count(truth), "chosen": np.arange(n), "final": np.ones(n, dtype=bool)},
         **{"truth": truth, "list_dropped": lambda: truth, "hits": Links.of(None, len(truth)), "tracks": None},
+        assigned=np.arange(n),
         added={"n_tracks": jagged.flat(zero if n_tracks is None else ak.Array(n_tracks))},
     )
 
