@@ -250,7 +250,9 @@ class Evaluation:
             metrics = self.algorithms.setdefault(algorithm, AlgorithmMetrics())
             metrics.update(true, particles, matches, close, positions)
             metrics.parts["track_momentum"].update(reconstruction.track_momentum(events))
-            self.titles[algorithm] = reconstruction.name
+            # Files may hold particles of different algorithms as their reference.
+            names = [*self.titles.get(algorithm, "").split(" and "), reconstruction.name]
+            self.titles[algorithm] = " and ".join(dict.fromkeys(filter(None, names)))
 
     def _rule(self, algorithm: str, reconstruction: Reconstruction) -> Matching | HitMatching:
         """The rule of the settings, or energy and angle for a further algorithm without links from hits."""

@@ -83,13 +83,16 @@ def find_jets(
 def find_jets(
     particles: Any, *, n_jets: int | None = None, radius: float | None = None, constituents: bool = False
 ) -> Any:
-    """The jets of each event, from particles of a `Reconstruction`, ``Events.truth`` or any four-momenta in GeV.
+    """The jets of each event, from particles of a `Reconstruction`, targets or any four-momenta in GeV.
+
+    Targets are ``pflow.event.truth.select_targets(events).particles``: ``events.truth`` has the particles of the
+    generator and of the simulation that decay or shower, too, whose energy would count several times.
 
     `n_jets` is the number of jets of an exclusive e+e- kt (Durham) clustering; an event with fewer particles has no
     jets. `radius`, rad, is for the inclusive e+e- generalised kt algorithm with p = -1. Jets, [event, jet], are
-    four-momenta (E scheme). With `constituents` also the index of each jet's particles in the event's list, int64
-    [event, jet, particle]. ConfigError: neither or both are given or one is out of range, or the package fastjet is
-    not installed. TypeError: no lists of four-momenta.
+    four-momenta (E scheme) in no order. With `constituents` also the index of each jet's particles in the event's list,
+    int64 [event, jet, particle]. ConfigError: neither or both are given or one is out of range, or the package fastjet
+    is not installed. TypeError: no lists of four-momenta.
 
     >>> events = pflow.read_events("zqq_test_small.root", entry_stop=2)
     >>> find_jets(events.reference, n_jets=2).energy

@@ -406,8 +406,10 @@ class ScanResult:
     @property
     def algorithms(self) -> dict[str, str]:
         """Names and titles of all algorithms, the model first."""
-        titles = {name: title for result in self.points for name, title in result.titles.items()}
-        return {name: titles[name] for name in (MODEL, ORACLE, REFERENCE) if name in titles}
+        kinds = MODEL, ORACLE, REFERENCE
+        titles = {name: dict.fromkeys(of.titles[name] for of in self.points if name in of.titles) for name in kinds}
+        # Samples may hold particles of different algorithms as their reference.
+        return {name: " and ".join(names) for name, names in titles.items() if names}
 
     @property
     def headlines(self) -> list[str]:

@@ -68,6 +68,10 @@ def test_reference_of_the_file_is_evaluated_with_a_title_of_its_own(truth, reco)
     result = evaluate(events, reco)
     assert list(result.algorithms) == ["PFlow", "reference"]
     assert result.titles["reference"] == "Classic"
+    both = Evaluation()
+    for named in (events, dataclasses.replace(events, reference_name="Modern"), events):
+        both.update(named, {"PFlow": reco})
+    assert both.result().titles["reference"] == "Classic and Modern"
     assert same(result.algorithms["PFlow"], result.algorithms["reference"])
     result = evaluate(events, dataclasses.replace(reco, name="Classic"))
     assert result.titles == {"Classic": "Classic (Classic)", "reference": "Classic (reference)"}

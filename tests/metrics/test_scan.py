@@ -234,6 +234,9 @@ def test_long_names_of_algorithms_leave_the_numbers_of_80_columns_whole():
     named = {"titles": {MODEL: "PFlow", ORACLE: "oracle (energies as in the file)"}}
     numbers = {"algorithms": first.algorithms | {ORACLE: first.algorithms[MODEL]}}
     result = dataclasses.replace(scanned(), points=[dataclasses.replace(first, **named, **numbers), *others])
+    assert result.algorithms[ORACLE] == "oracle (energies as in the file)"
+    other = dataclasses.replace(others[0], titles={MODEL: "PFlow", ORACLE: "oracle"})
+    assert dataclasses.replace(result, points=[result.points[0], other]).algorithms[ORACLE].endswith("file) and oracle")
     text = printed(result, 80)
     assert "…" not in text
     lines = [line.strip() for line in text.splitlines()]
