@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import os
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -57,6 +58,9 @@ MAX_BATCH_TOKENS = 65536
 
 COLUMNS = tuple(field.name for field in dataclasses.fields(ParticleTokens) if field.name != "counts")
 """Columns of generated particles that are kept."""
+
+# In a forked process (Python's pools on Linux up to 3.13) torch waits for ever for threads that the parent has.
+os.register_at_fork(after_in_child=functools.partial(torch.set_num_threads, 1))
 
 
 class Engine:

@@ -1,5 +1,8 @@
 import copy
 import dataclasses
+import os
+import signal
+import time
 import warnings
 
 import awkward as ak
@@ -490,3 +493,20 @@ def test_what_cannot_be_explained_is_refused(event, events):
         pflow.explain(event, model)
     with pytest.raises(InputError, match="no hits or tracks"):
         pflow.explain(model, event.emptied(np.array([True])))
+
+
+def test_a_forked_process_computes_like_its_parent():
+    """As of a pool of processes; without the parent's threads it would wait for ever."""
+    n_threads, numbers = torch.get_num_threads(), torch.ones(1_000_000)
+    torch.set_num_threads(2)
+    torch.exp(numbers)
+    if not (child := os.fork()):
+        torch.exp(numbers)
+        os._exit(0)
+    torch.set_num_threads(n_threads)
+    end = time.monotonic() + 60
+    while (ended := os.waitpid(child, os.WNOHANG)) == (0, 0) and time.monotonic() < end:
+        time.sleep(0.02)
+    if ended == (0, 0):
+        os.kill(child, signal.SIGKILL)
+    assert ended == (child, 0)
