@@ -101,7 +101,8 @@ def scan(
         point, and each sample of another detector is a further point.
     vary
         Values of `pflow.metrics.scan.PARAMETERS` by name, or as texts ``"cells=1,2,4"``: every sample is moved
-        (`pflow.event.move.Move`), one parameter at a time or with `grid` in all combinations.
+        (`pflow.event.move.Move`), one parameter at a time or with `grid` in all combinations. The particles to find are
+        those of the sample as it is.
     output
         Folder for ``scan.csv``, ``scan.json``, figures, ``report.html``, and ``points`` with the numbers of each point.
         Finished points are reused unless inputs, model or options changed. None: nothing is written.
