@@ -277,9 +277,12 @@ class EventFile:
         if self.expected is None or not (new := ~self._measured[truth][events.entry]).any():
             return
         self._measured[truth][events.entry] = True
+        chosen, targets = events if new.all() else events[new], self.expected.targets if truth else None
         with suppress(InputError):  # unusable truth: raised where it is used
-            targets = self.expected.targets if truth else None
-            self.scales[truth] += measure(events if new.all() else events[new], targets=targets)
+            try:
+                self.scales[truth] += measure(chosen, targets=targets)
+            except InputError:  # one event's parents may be of no use, hits and tracks are measured all the same
+                self.scales[truth] += measure(chosen)
         yield from self._compare(at_least=2.0)
 
     def _compare(self, *, at_least: float) -> Iterator[Check]:

@@ -10,11 +10,13 @@ import uproot
 
 from pflow.errors import ConfigError, InputError
 from pflow.event import jagged
+from pflow.event.checks import Expected
 from pflow.event.events import BadEntriesWarning, Events, Flag, ImplausibleWarning, leave_out
 from pflow.event.schema import make_hits
 from pflow.io.edm4hep.podio import open_podio
 from pflow.io.flat import FlatReader, write_events
 from pflow.io.open import (
+    ReadOptions,
     best_detector,
     best_layout,
     fitting_detectors,
@@ -425,3 +427,16 @@ class TestNames:
     def test_a_tree_that_is_not_there(self, train_files, tree, options, message):
         with pytest.raises(InputError, match=message):
             read_events(f"{train_files[0]}:{tree}", **options)
+
+
+def test_unusable_truth_of_one_event_leaves_hits_checked(sample_dir, tmp_path):
+    """A particle is its own ancestor, which ends a training, and energies are in MeV."""
+    events = read_events(sample_dir / "multi_test_small.root", entry_stop=6)
+    parent = jagged.flat(events.truth.parent).copy()
+    parent[:2] = [1, 0]
+    hits = jagged.replaced(events.hits, {"energy": 1000 * jagged.flat(events.hits.energy)})
+    truth = jagged.replaced(events.truth, {"parent": parent})
+    write_events(tmp_path / "mev.root", replace(events, truth=truth, hits=hits))
+    options, text = ReadOptions(expected=Expected(targets={})), "times the energy of stable particles that shower"
+    with options.open(tmp_path / "mev.root") as file, pytest.warns(ImplausibleWarning, match=text):
+        file.read()
