@@ -283,17 +283,14 @@ def cut(lengths: npt.ArrayLike, batch_size: int, max_tokens: int | None = None) 
     return batches
 
 
-SPREAD = 0.05  # share of an event's length by which it may be sorted too early or too late
-
-
 def bucket(
     lengths: npt.ArrayLike, batch_size: int, max_tokens: int | None, generator: np.random.Generator
 ) -> list[Index]:
     """Batches of events of similar length, as of `cut`, in random order."""
     sizes = np.asarray(lengths)
     shuffled = generator.permutation(len(sizes))
-    # Not sorted by the lengths alone: where all events fit into the buffer, each epoch would have the same batches.
-    ordered = shuffled[np.argsort(sizes[shuffled] * generator.uniform(1 - SPREAD, 1 + SPREAD, len(sizes)))]
+    # Stable after a shuffle: events of equal length are in random order.
+    ordered = shuffled[np.argsort(sizes[shuffled], kind="stable")]
     batches = [ordered[part] for part in cut(sizes[ordered], batch_size, max_tokens)]
     # Otherwise each buffer would be trained on from short events to long ones.
     generator.shuffle(batches)
