@@ -66,6 +66,7 @@ STATE = ("D0", "Z0", "phi", "omega", "tanLambda", "referencePoint.x", "reference
 
 FORWARD = 0.25  # collections whose hits all have a smaller r / |z| are of luminosity and other forward calorimeters
 COPY = 0.5  # a collection that shares more than this fraction of its cells with others is a copy of their hits
+MIN_STATES = 20  # states of tracks of which one surely is at the calorimeter, if the file has such states at all
 MIN_BEHIND = 2.0  # GeV of a track that bends too little to enter the calorimeter on the other side of the IP
 MANY_BEHIND = 5  # of so many of these in an event one may have its state there, which is not used
 MAX_LINKED = 10  # entries that are read to find the targets of links
@@ -477,6 +478,9 @@ def read_tracks(file: PodioFile, sources: Sources, span: range) -> ak.Array:
     rank = np.where((location >= AT_IP) & (location <= AT_CALORIMETER), location, AT_CALORIMETER + 1)
     vertex = _first_state(track, member, rank[member], int(counts.sum()))
     there = (location[member] == AT_CALORIMETER) & at_calorimeter(position.T, detector)[member]
+    if len(location) >= MIN_STATES and not (location == AT_CALORIMETER).any():
+        text = f"no track of {collection} has a state at the calorimeter (location {AT_CALORIMETER})"
+        sources.notes[f"{collection} at the calorimeter"] = f"{text}: they are followed there along the helix"
     elsewhere = ~_at_front(position, detector)
     if elsewhere[location == AT_CALORIMETER].any() and _states_elsewhere(file, sources, collection):
         there &= ~elsewhere[member]

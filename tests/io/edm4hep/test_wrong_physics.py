@@ -128,10 +128,11 @@ def test_reference_points_in_other_units(cld_path, cld_rec, factor):
     [
         (lambda place: np.where((place >= 1) & (place <= 4), 5 - place, place), "at the IP have a reference point"),
         (lambda place: np.where(place == 4, place, 7), ""),
+        (lambda place: np.where(place == 4, 7, place), "no track of SiTracks_Refitted has a state at the calorimeter"),
     ],
-    ids=["reversed", "at the calorimeter only"],
+    ids=["reversed", "at the calorimeter only", "at the IP only"],
 )
-def test_states_that_are_not_at_the_ip_are_followed_there(cld_path, cld_rec, location, text):
+def test_states_that_are_not_there_are_followed(cld_path, cld_rec, location, text):
     without, events = said(cld_path, {f"{STATES}.location": location}, truths=[False])
     assert text in without
     assert_same_tracks(events, cld_rec)
