@@ -7,7 +7,6 @@ import dataclasses
 import json
 import os
 import shlex
-import shutil
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -18,12 +17,14 @@ import yaml
 from pflow.cli.main import add_option, main
 from pflow.config import builtin_names, from_plain, load_yaml, resolve, to_plain
 from pflow.errors import ConfigError, InputError, check_choice, check_fields, nearest
-from pflow.io.atomic import replacing
+from pflow.io.atomic import disk_errors, replacing
 
 SUMMARY = "training.json"
 """Written last into the folder of a stage or of weights: how they were made."""
 SKIPPED = 3
 """Exit code of a command that is done but skipped entries; the recipe continues."""
+READING = ("detector", "schema", "layout", "truth_tracks", "on_error")
+"""Options of a stage's data with which its calibration reads the files, too."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -40,7 +41,8 @@ class TrainingRecipe:
     this one unless it names others; one with ``of`` changes another variant."""
     calibrate: Mapping[str, Any] | None = None
     """Options of `pflow calibrate` for the last stage's model: values, lists of values, or true for an option that
-    takes none. Its files are the samples of ``val``. None: it is not calibrated."""
+    takes none. Its files are the samples of ``val``, read as the last stage reads them (`READING`) unless these options
+    say otherwise. None: it is not calibrated."""
 
     def __post_init__(self) -> None:
         if not self.stages:
@@ -94,9 +96,22 @@ class TrainingRecipe:
             if plain == rest and first != given:
                 text = f"{path.parent} was made {first[2:]}, and not {given[2:]}"
                 raise ConfigError(f"{text}: give the same options, or choose another --output")
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(f"{given}\n{plain}", encoding="utf-8")
+        with disk_errors(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(f"{given}\n{plain}", encoding="utf-8")
         return ["--config", str(path), *options]
+
+    def calibration(self, stage: Path) -> list[str]:
+        """Options of `pflow calibrate` for the model of the last `stage`, which has a configuration once it began."""
+        config = stage / "config.yaml"
+        data = load_yaml(config)["data"] if config.exists() else {}
+        read = {name.replace("_", "-"): data[name] for name in READING if data.get(name)}
+        words: list[str] = []
+        for name, value in {**read, **(self.calibrate or {})}.items():
+            if value is not False:
+                values = value if isinstance(value, list | tuple) else [] if value is True else [value]
+                words += [f"--{name}", *map(str, values)]
+        return words
 
 
 def merged(configuration: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
@@ -157,8 +172,9 @@ def run_recipe(
     batches and random numbers as in one go. All commands are checked before the first one runs (`check`). `pflow` runs
     one and returns its exit code. The `options` are more ones of `pflow fit`; without `data_dir` they may name files of
     their own. Returns the exit code of the command that failed, else 0, or 3 if one of them skipped entries.
-    ConfigError: a variant is to be chosen first, there are no files, or an option is wrong. InputError: a file of the
-    samples is missing.
+    The weights are made again from another last stage, or with other options. ConfigError: a variant is to be chosen
+    first, there are no files, an option is wrong, or a stage began with another model than that of the stage before it.
+    InputError: a file of the samples is missing.
     """
     recipe = recipe.variant(None)
     for word in options:
@@ -175,46 +191,68 @@ def run_recipe(
                 raise InputError("no such file: --data-dir takes the folder of the samples", file=path)
             files.setdefault(split, []).append(str(path))
     given = [word for split, paths in files.items() for word in (f"--data.{split}", json.dumps(paths))]
-    commands, before = {}, None
+    commands: dict[str, tuple[Path, list[str]]] = {}
+    before: Path | None = None
     for number in range(len(recipe.stages)):
         folder = Path(output) / f"stage_{number + 1}"
         words = ["fit", *recipe.write(folder / "recipe.yaml", number, [*given, *options]), "--output", str(folder)]
         words += [] if before is None else ["--start-from", str(before / "last.ckpt")]
         words += ["--checkpoint", str(folder / "last.ckpt")] if (folder / "last.ckpt").exists() else []
+        if before is not None and (folder / "last.ckpt").exists():
+            made, earlier = read_summary(folder), read_summary(before)
+            # An interrupted stage has no summary, and the one before it has one unless it was removed since.
+            if not earlier or made.get("before", earlier) != earlier:
+                text = f"{folder} began with another model than that of {before}"
+                raise ConfigError(f"{text}: remove it to train it again, or choose another --output")
         commands[f"stage {number + 1}"], before = (folder, words), folder
+    last, weights = before or Path(output), Path(output) / "weights"
     if recipe.calibrate is not None:
-        # A folder without its summary is left from an interrupted command.
-        folder, model = Path(output) / "weights", str(Path(output) / f"stage_{len(recipe.stages)}" / "last.ckpt")
-        words = ["calibrate", *files["val"], "--checkpoint", model, "--output", str(folder), "--force"]
-        for name, value in recipe.calibrate.items():
-            if value is not False:
-                values = value if isinstance(value, list | tuple) else [] if value is True else [value]
-                words += [f"--{name}", *map(str, values)]
-        commands["calibrate"] = folder, words
-    check({name: words for name, (folder, words) in commands.items() if not (folder / SUMMARY).exists()})
+        words = ["calibrate", *files["val"], "--checkpoint", str(last / "last.ckpt"), "--output", str(weights)]
+        commands["calibrate"] = weights, [*words, "--force"]
+
+    def is_finished(folder: Path) -> bool:
+        made = read_summary(folder)
+        if folder != weights:
+            return bool(made)
+        options = recipe.calibration(last)
+        # Weights of an earlier version do not say their options.
+        return made.pop("calibrate", options) == options and made == read_summary(last) != {}
+
+    to_run = {name: words for name, (folder, words) in commands.items() if not is_finished(folder)}
+    if "calibrate" in to_run:
+        to_run["calibrate"] = [*to_run["calibrate"], *recipe.calibration(last)]
+    check(to_run)
     codes, before = [0], None
     for name, (folder, words) in commands.items():
-        if (folder / SUMMARY).exists():
+        if is_finished(folder):
             print(f"== {name}: finished, see {folder / SUMMARY}; remove {folder} to run it again")
         else:
             print(f"== {name}: in {folder}")
+            summary: dict[str, Any] = {}
+            if folder == weights:
+                summary = {**read_summary(last), "calibrate": recipe.calibration(last)}
+                words += summary["calibrate"]
+                # A folder without it is of an interrupted command; `pflow calibrate` replaces its own files alone.
+                (folder / SUMMARY).unlink(missing_ok=True)
             codes.append(pflow(words))
             if codes[-1] in (129, 130, 143):  # a signal stopped it
                 print(f"== {name}: interrupted; the same pflow recipe command resumes it", file=sys.stderr, flush=True)
             if codes[-1] not in (0, SKIPPED):
                 return codes[-1]
+            if folder != weights:
+                summary = training_summary(folder) | ({} if before is None else {"before": read_summary(before)})
             # After all else, and whole: a stage whose folder has a summary is not run again.
             with replacing(folder / SUMMARY, force=True) as partial:
-                if name == "calibrate":
-                    shutil.copy(commands[f"stage {len(recipe.stages)}"][0] / SUMMARY, partial)
-                else:
-                    summary = training_summary(folder)
-                    if before is not None:
-                        summary["before"] = json.loads((before / SUMMARY).read_text("utf-8"))
-                    partial.write_text(json.dumps(summary, indent=2) + "\n", "utf-8")
+                partial.write_text(json.dumps(summary, indent=2) + "\n", "utf-8")
         before = folder
     # All are 0 or `SKIPPED` here: one command that skipped entries is enough.
     return max(codes)
+
+
+def read_summary(folder: Path) -> dict[str, Any]:
+    """How a finished stage, or weights, were made; empty if the folder is not finished."""
+    path = folder / SUMMARY
+    return dict(json.loads(path.read_text("utf-8"))) if path.exists() else {}
 
 
 def check(commands: Mapping[str, Sequence[str]]) -> None:
@@ -255,8 +293,10 @@ def training_summary(run: str | Path) -> dict[str, Any]:
 
     from pflow.checkpoint import read_checkpoint
 
-    provenance = read_checkpoint(Path(run) / "last.ckpt").header.provenance
+    checkpoint = read_checkpoint(Path(run) / "last.ckpt")
+    provenance = checkpoint.header.provenance
     return {
+        "sha256": checkpoint.digest,  # by which what was made from another training is known
         "wall_s": round(provenance["wall_s"]),
         "parts": provenance["parts"],
         "steps": provenance["step"],

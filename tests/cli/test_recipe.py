@@ -1,6 +1,8 @@
 import functools
+import hashlib
 import json
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -11,7 +13,7 @@ import yaml
 from pflow.cli import recipe
 from pflow.cli.main import main
 from pflow.cli.recipe import TrainingRecipe, load_recipe, merged, run_recipe, training_summary
-from pflow.errors import ConfigError, InputError
+from pflow.errors import ConfigError, InputError, OutputError
 
 SAMPLES = ("gamma1", "gammasep", "single", "multi", "zqq", "zh")
 
@@ -32,6 +34,8 @@ class Pflow:
     def __init__(self) -> None:
         self.calls: list[list[str]] = []
         self.code = 0
+        self.data: dict[str, Any] = {"detector": None, "truth_tracks": False, "on_error": "raise"}
+        self.summary = {"step": 7}
 
     def __call__(self, words: list[str]) -> int:
         self.calls.append(words)
@@ -39,6 +43,8 @@ class Pflow:
         folder.mkdir(parents=True, exist_ok=True)
         for name in ["last.ckpt"] if words[0] == "fit" else ["model.json", "model.safetensors"]:
             (folder / name).write_text("new")
+        if words[0] == "fit":
+            (folder / "config.yaml").write_text(yaml.safe_dump({"data": self.data}))
         return self.code
 
     @property
@@ -53,9 +59,10 @@ def option(words: list[str], name: str) -> str:
 @pytest.fixture
 def pflow(monkeypatch) -> Pflow:
     """The command line, with commands that are not checked and trainings without checkpoints."""
-    monkeypatch.setattr(recipe, "training_summary", lambda run: {"run": Path(run).name})
+    pflow = Pflow()
+    monkeypatch.setattr(recipe, "training_summary", lambda run: {"run": Path(run).name, **pflow.summary})
     monkeypatch.setattr(recipe, "check", Mock())
-    return Pflow()
+    return pflow
 
 
 @pytest.fixture
@@ -92,7 +99,8 @@ def test_a_model_is_trained_in_stages_then_calibrated(samples, pflow, run, tmp_p
     assert option(calibrate, "--checkpoint") == str(out / "stage_2" / "last.ckpt")
     assert option(calibrate, "--choose-by") == "reference"
     texts = {path.name: path.read_text() for path in (out / "weights").iterdir()}
-    summary = {"run": "stage_2", "before": {"run": "stage_1"}}
+    summary = {"run": "stage_2", "step": 7, "before": {"run": "stage_1", "step": 7}}
+    summary["calibrate"] = calibrate[calibrate.index("--force") + 1 :]
     assert json.loads(texts.pop("training.json")) == summary
     assert texts == {"model.json": "new", "model.safetensors": "new"}
 
@@ -120,6 +128,45 @@ def test_an_interrupted_recipe_resumes_its_stage(pflow, run, tmp_path, capsys):
         path = tmp_path / "out" / f"stage_{number}" / "recipe.yaml"
         path.write_text(path.read_text().partition("\n")[2])
     assert run(load_recipe("photon")) == 0
+
+
+def test_what_was_made_from_another_training_is_not_finished(pflow, run, tmp_path):
+    """Weights are calibrated again, also with other options; a stage that began with another one is an error."""
+    made = functools.partial(TrainingRecipe, samples={"val": ("zqq",)})
+    one, out = made(stages=({},), calibrate={"eos-threshold": 0.9}), tmp_path / "out"
+    for again in ("stage_1", "weights"):
+        run(one)
+        shutil.rmtree(out / again)
+        pflow.calls, pflow.summary = [], {"step": 8}
+        run(one)
+        assert pflow.verbs == ["fit", "calibrate"][again == "weights" :]
+    pflow.calls = []
+    run(made(stages=({},), calibrate={"eos-threshold": 0.8}))
+    assert pflow.verbs == ["calibrate"]
+    shutil.copy(out / "stage_1" / recipe.SUMMARY, out / "weights")  # as an earlier version wrote it
+    pflow.calls = []
+    run(one)
+    assert pflow.calls == []
+    two = made(stages=({}, {}))
+    run(two)
+    summary = (out / "stage_1" / recipe.SUMMARY).read_text()
+    for changed in ("", summary.replace("8", "9")):  # removed, and trained again
+        (out / "stage_1" / recipe.SUMMARY).write_text(changed or "{}")
+        with pytest.raises(ConfigError, match=r"stage_2 began with another model than that of .*stage_1: remove it to"):
+            run(two)
+
+
+def test_a_calibration_reads_the_files_as_the_last_stage_does(pflow, run):
+    pflow.data |= {"detector": "tiles.yaml", "layout": None, "truth_tracks": True, "on_error": "skip", "seed": 7}
+    run(TrainingRecipe(stages=({},), samples={"val": ("zqq",)}, calibrate={"on-error": "raise", "eos-threshold": 0.9}))
+    read = ["--detector", "tiles.yaml", "--truth-tracks", "--on-error", "raise"]
+    assert pflow.calls[-1][-7:] == [*read, "--eos-threshold", "0.9"]
+
+
+def test_what_cannot_be_written_is_named(pflow, run, tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(OutputError, match=r"cannot write .*file.out.stage_1.recipe\.yaml: Not a directory"):
+        run(load_recipe("photon"), output=tmp_path / "file" / "out")
 
 
 def test_skipped_entries_do_not_stop_a_recipe_and_are_in_its_exit_code(pflow, run):
@@ -205,6 +252,7 @@ def test_the_time_of_a_training_is_that_of_its_parts(model, save_model, tmp_path
     save_model(model, tmp_path / "last.ckpt", provenance={"step": 7, "wall_s": 95.2, "parts": 2})
     summary = training_summary(tmp_path)
     assert (summary["wall_s"], summary["parts"], summary["steps"]) == (95, 2, 7)
+    assert summary["sha256"] == hashlib.sha256((tmp_path / "last.ckpt").read_bytes()).hexdigest()
 
 
 def test_options_of_fit_follow_after_two_dashes(monkeypatch):
