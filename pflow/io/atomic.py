@@ -52,6 +52,8 @@ def check_output(
         wrong = f"it is the input {inside[0]}"
     elif inside := [source for source in sources if source.is_dir() and folder.samefile(source)]:
         wrong = f"it is part of the input {inside[0]}"
+    elif is_folder and os.path.ismount(target):  # as a volume of a container: it cannot be moved aside
+        wrong = "it is a mount point; name a new folder in it"
     elif others := ", ".join(sorted(held.difference(holds or ()))):
         wrong = f"the folder exists and is not empty; it holds {others}"
     elif not force and (held or target.is_file()):

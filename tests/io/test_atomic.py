@@ -86,6 +86,12 @@ def test_a_folder_without_permission(tmp_path):
         check_output(tmp_path / "closed" / "out.txt")
 
 
+def test_a_mount_point_is_refused_before_any_work(tmp_path, monkeypatch):
+    monkeypatch.setattr(os.path, "ismount", lambda path: path == tmp_path)
+    with pytest.raises(ConfigError, match="it is a mount point; name a new folder in it"):
+        check_output(tmp_path, holds=HOLDS, force=True)
+
+
 def test_a_link_stays_and_what_it_points_to_is_replaced(tmp_path):
     target = make(tmp_path / "elsewhere") / "a.txt"
     (tmp_path / "link.txt").symlink_to(target)
