@@ -66,14 +66,21 @@ class Calibrated:
         return self.efficiency - self.fakes
 
 
-def decoding_grid(decoding: DecodingConfig, **choices: Sequence[float] | Sequence[str] | None) -> list[DecodingConfig]:
-    """Configurations with all combinations of `choices` by field; ConfigError names an unknown or invalid field."""
-    # Sorted: `best` takes the first of equal ones, which must not depend on the order in which the user named values.
-    given: dict[str, list[Any]] = {name: sorted(values) for name, values in choices.items() if values}
-    grid = [dict(zip(given, values, strict=True)) for values in itertools.product(*given.values())]
+def decoding_grid(decoding: DecodingConfig, **choices: Sequence[float] | None) -> list[DecodingConfig]:
+    """Configurations with all combinations of `choices` by field, those nearest to `decoding` first.
+
+    ConfigError names an unknown or invalid field.
+    """
+
+    def nearest_first(name: str, values: Sequence[float]) -> list[Any]:
+        return sorted(set(values), key=lambda value: (abs(value - getattr(decoding, name)), value))
+
     try:
+        # `best` takes the first of equal ones: files that tell none apart change the model least.
+        given = {name: nearest_first(name, values) for name, values in choices.items() if values}
+        grid = [dict(zip(given, values, strict=True)) for values in itertools.product(*given.values())]
         return [dataclasses.replace(decoding, **values) for values in grid]
-    except (TypeError, ValueError) as error:  # another name, or value, of an option
+    except (AttributeError, TypeError, ValueError) as error:  # another name, or value, of an option
         raise ConfigError(str(error)) from error
 
 

@@ -148,9 +148,10 @@ DECODING = PointingDecodingConfig(max_particles=7, eos_threshold=0.9, existence_
 
 
 def test_the_grid_has_all_pairs_and_refuses_other_thresholds():
-    grid = decoding_grid(DECODING, eos_threshold=[0.6, 0.5], existence_threshold=[0.1, 0.2])
+    grid = decoding_grid(DECODING, eos_threshold=[0.6, 0.5, 0.6], existence_threshold=[0.1, 0.2])
     pairs = [(decoding.eos_threshold, decoding.existence_threshold) for decoding in grid]
-    assert pairs == [(0.5, 0.1), (0.5, 0.2), (0.6, 0.1), (0.6, 0.2)]
+    # Nearest to the model's own, 0.9 and 0.3, first: of equal ones `best` takes the first.
+    assert pairs == [(0.6, 0.2), (0.6, 0.1), (0.5, 0.2), (0.5, 0.1)]
     assert all(decoding.max_particles == 7 for decoding in grid)
     with pytest.raises(ConfigError, match="existence_threshold"):
         decoding_grid(DecodingConfig(), existence_threshold=[0.5])
