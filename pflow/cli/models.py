@@ -220,7 +220,7 @@ def export_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--format", **choice("onnx", "weights", text=text))
     text = "built-in name or YAML file of the detector that graphs are for, of a model for any detector"
-    add_option(parser, "detector", help=f"{text} (default: the training's)")
+    add_option(parser, "detector", help=f"{text} (default: that of its first training file)")
     add_option(parser, "output", metavar="DIR", help="folder to make")
     add_option(parser, "force")
 
@@ -239,7 +239,10 @@ def export(args: argparse.Namespace) -> int:
         except ImportError as error:
             raise missing_package(str(error.name), "graphs for C++", extra="export") from error
         check_output(args.output, force=args.force, holds=EXPORT_FILES)  # before the model is loaded
-        written = export_model(load_model(args.checkpoint), args.output, detector=args.detector, force=args.force)
+        model = load_model(args.checkpoint)
+        if args.detector is None and model.tokeniser.config.geometry:
+            print(f"graphs for detector '{model.tokeniser.detector.name}' alone: --detector names another one")
+        written = export_model(model, args.output, detector=args.detector, force=args.force)
     for path in written:
         print(f"{path}: {path.stat().st_size / 1e3:.0f} kB")
     return 0

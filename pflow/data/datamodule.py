@@ -220,6 +220,10 @@ class ParticleFlowData(pl.LightningDataModule):  # type: ignore[misc]
             scales = measured.sample()
             if self.tokeniser.config.geometry:
                 scales = self._of_any_detector(scales, train, None if trained is None else trained.sample)
+                # As of a new one, for which `pflow export` makes graphs by itself.
+                detector = self.options.known[next(iter(train))].detector
+                assert isinstance(detector, Detector)  # detected in `survey`
+                self.tokeniser = dataclasses.replace(self.tokeniser, detector=detector)
             self.tokeniser = dataclasses.replace(self.tokeniser, sample=scales)
         # Not before: the tokeniser and the scales see each event once.
         return chunks | {"train": repeated}

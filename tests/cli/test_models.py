@@ -151,6 +151,12 @@ def test_a_checkpoint_and_a_folder_of_weights_become_graphs(checkpoint, tmp_path
     assert text["run"]["checkpoint_sha256"] == load_model(tmp_path / "weights").digest
 
 
+@pytest.mark.usefixtures("tiny_graphs")
+def test_the_detector_of_the_graphs_of_a_model_for_any_is_said(tmp_path, capsys, call):
+    call("export", "--checkpoint", "general", "-o", tmp_path / "model")
+    assert "graphs for detector 'ild_g4' alone: --detector names another one\n" in capsys.readouterr().out
+
+
 def test_a_bad_folder_another_detector_and_a_missing_extra_are_errors(checkpoint, tmp_path, monkeypatch, call):
     with pytest.raises(ConfigError, match="nowhere does not exist"):
         call("export", "--checkpoint", tmp_path / "missing.ckpt", "-o", tmp_path / "nowhere" / "model")

@@ -2,6 +2,7 @@ import dataclasses
 import os
 import re
 import shutil
+from types import SimpleNamespace
 
 import awkward as ak
 import numpy as np
@@ -187,5 +188,12 @@ def test_a_model_for_any_detector_is_trained_on_files_of_several(sample_dir):
     assert sample.measures["field [T]"] == (2.0 / 2, 2 * 3.5)
     assert sample.b_field is None
     assert any(len(set(batch.path)) == 2 for batch in data.train_dataloader())
+    assert data.tokeniser.detector.name == "ild_g4"
+    began = SimpleNamespace(tokeniser=data.tokeniser, began_with={"sha256": ""})  # trained further on one of them
+    data = ParticleFlowData(train=files[1], val=files[1])
+    data.trainer = SimpleNamespace(lightning_module=began, world_size=1)
+    with pytest.warns(UserWarning, match="is also in data.train"):
+        data.setup("fit")
+    assert (data.tokeniser.detector.name, data.tokeniser.sample.detectors) == ("cld", ("cld", "ild_g4"))
     with pytest.raises(ConfigError, match="two detectors, 'ild_g4' and 'cld'"):
         ParticleFlowData(train=files, val=files[:1]).setup("fit")
