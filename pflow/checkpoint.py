@@ -417,13 +417,15 @@ def write_weights(
     *,
     calibration: Calibration | None = None,
     decoding: DecodingConfig | None = None,
+    calibrated_on: Sequence[Mapping[str, Any]] = (),
     force: bool = False,
 ) -> tuple[Path, ...]:
     """Write a model as ``model.safetensors`` and ``model.json``, the paths; `pflow.load_model` takes the folder.
 
     The folder appears only when it is complete; one that exists must be empty, or with `force` hold nothing but these
-    files. The same checkpoint gives the same bytes. `calibration` and `decoding` replace the model's own. ConfigError:
-    the folder cannot be made. InputError: not a model that can be loaded.
+    files. The same checkpoint gives the same bytes. `calibration` and `decoding` replace the model's own, and
+    `calibrated_on` (`files`, `uuids` of each calibration) is noted. ConfigError: the folder cannot be made. InputError:
+    not a model that can be loaded.
     """
     check_output(folder, inputs=[checkpoint], force=force, holds=FILES)
     load_model(checkpoint)  # the model must be usable
@@ -431,6 +433,8 @@ def write_weights(
     # A copy of each: tensors that share memory are stored like all others.
     content = save({name: value.contiguous().clone() for name, value in sorted(trained.state_dict.items())})
     header, made = trained.header, {"checkpoint_sha256": trained.digest, **trained.header.provenance}
+    if calibrated_on:
+        made["calibrated_on"] = [*calibrated_on]
     if decoding is not None:
         init_args = {**header.model["init_args"], "decoding": dataclasses.asdict(decoding)}
         header = dataclasses.replace(header, model={**header.model, "init_args": init_args})

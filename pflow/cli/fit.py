@@ -339,7 +339,7 @@ class TrainingCLI(LightningCLI):  # type: ignore[misc]
             raise ConfigError(str(error)) from error
         split = {"fit": "" if self.resumed else "val", "validate": "val", "test": "test"}.get(self.verb, "")
         if self.begun.model and (paths := self.datamodule.paths.get(split)):
-            warn_of_training(self.begun.model.header.to_dict(), matching(paths))
+            warn_of_training(self.begun.model.header.to_dict(), matching(paths), calibration=False)
         # Before `setup` of the data, which would fit a new tokeniser for a model without one.
         if self.resumed:
             self.model.tokeniser = self.resumed.header.tokeniser

@@ -218,12 +218,18 @@ def truth_options(args: argparse.Namespace) -> dict[str, Any]:
     return {"rule": args.rule, "stable_status": args.stable_status, "invisible": invisible}
 
 
-def warn_of_training(configuration: Mapping[str, Any], paths: Iterable[str]) -> None:
-    """Warn of event files that a model was trained on, known by their UUIDs or, in older models, by their names."""
+def warn_of_training(configuration: Mapping[str, Any], paths: Iterable[str], *, calibration: bool = True) -> None:
+    """Warn of event files that a model was trained on, known by their UUIDs or, in older models, by their names.
+
+    With `calibration` also of those that it was calibrated on.
+    """
     from pflow.event.events import ImplausibleWarning
     from pflow.io.root import file_uuid
 
     files, made, seen = [(path, file_uuid(path)) for path in paths], configuration.get("provenance"), dict[str, None]()
+    known = {uuid for part in (made or {}).get("calibrated_on", ()) for uuid in part["uuids"]} if calibration else ()
+    if fitted := [path for path, uuid in files if uuid in known]:
+        warn(f"{', '.join(fitted)}: the model was calibrated on this file: its scores are too good", ImplausibleWarning)
     while made:
         for path, uuid in files:
             if uuid in made["uuids"] if "uuids" in made else Path(path).name in made.get("train", ()):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import functools
 import math
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pflow.cli.main import (
@@ -165,7 +166,7 @@ def calibrate(args: argparse.Namespace) -> int:
     # The same particles twice would pass for enough of them.
     if again := [paths[n] for n, uuid in enumerate(uuids) if uuid and uuid in uuids[:n]]:
         raise InputError("is given twice, or a copy of another one of these files", file=again[0])
-    warn_of_training(model.config, paths)
+    warn_of_training(model.config, paths, calibration=False)
     choices = {name: getattr(args, name) for name in CHOICES}
     decodings = calibration.decoding_grid(model.reconstructor.decoding, **choices)
     options = {name: getattr(args, name) for name in ("batch_size", "chunk_size", "device")}
@@ -205,7 +206,12 @@ def calibrate(args: argparse.Namespace) -> int:
         ):
             if names:
                 print(f"uncertainties of {', '.join(names)}: {state}, fewer than {least} matched particles of each")
-    changes: dict[str, Any] = {"calibration": made, "decoding": chosen.decoding}
+    # Of an earlier calibration are the curves and factors that stay.
+    calibrated_on = [
+        *model.config["provenance"].get("calibrated_on", ()),
+        {"files": [Path(path).name for path in paths], "uuids": list(filter(None, uuids))},
+    ]
+    changes: dict[str, Any] = {"calibration": made, "decoding": chosen.decoding, "calibrated_on": calibrated_on}
     for written in write_weights(args.checkpoint, args.output, **changes, force=args.force):
         print(f"{written}: {written.stat().st_size / 1e3:.0f} kB")
     return 0

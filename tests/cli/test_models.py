@@ -13,6 +13,7 @@ from pflow.event.events import BadEntriesWarning, ImplausibleWarning
 from pflow.inference.events import reconstruct
 from pflow.io.flat import write_events
 from pflow.io.open import read_events
+from pflow.io.root import file_uuid
 from pflow.model.pointing import PointingDecodingConfig, PointingNetworkConfig, PointingReconstructor
 from pflow.tokens.tokeniser import Tokeniser
 from pflow.tokens.tokens import TokenConfig
@@ -43,7 +44,10 @@ def test_energies_and_covariances_change_and_directions_do_not(calibrated, sampl
     np.testing.assert_allclose(*directions, atol=1e-6)
     assert not np.allclose(ak.to_numpy(ak.flatten(before.covariance)), ak.to_numpy(ak.flatten(after.covariance)))
     call("calibrate", sample_dir / "gamma1_train_small.root", "--checkpoint", calibrated, "-o", tmp_path / "again")
-    assert load_model(tmp_path / "again").calibration == load_model(calibrated).calibration
+    again = load_model(tmp_path / "again")
+    assert again.calibration == load_model(calibrated).calibration
+    file = sample_dir / "gamma1_train_small.root"
+    assert again.config["provenance"]["calibrated_on"] == [{"files": [file.name], "uuids": [file_uuid(file)]}] * 2
 
 
 def test_what_few_events_cannot_calibrate_stays_as_it_was(few, tmp_path, capsys, call):

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import uproot
 
-from pflow.cli.main import main
+from pflow.cli.main import main, warn_of_training
 from pflow.errors import ConfigError, InputError
-from pflow.event.events import Reconstruction
+from pflow.event.events import ImplausibleWarning, Reconstruction
 from pflow.event.schema import make_links, make_particles
 from pflow.inference.files import describe_input
 from pflow.io.edm4hep.writer import Edm4hepRecoWriter
@@ -116,6 +116,16 @@ def test_events_that_the_model_was_trained_on_are_said(evaluated, folder, tmp_pa
     with patch("pflow.metrics.evaluation.evaluate", side_effect=KeyboardInterrupt):
         evaluated(reco=tmp_path / "r.root")
     assert ("truth.root: the model was trained on this file, or one of its name" in capsys.readouterr().err) is seen
+
+
+def test_events_that_the_model_was_calibrated_on_are_said(folder):
+    file = str(folder / "truth.root")
+    calibrated = {"calibrated_on": [{"files": [], "uuids": ["1"]}, {"files": [], "uuids": [file_uuid(file)]}]}
+    configuration = {"provenance": calibrated}
+    with pytest.warns(ImplausibleWarning, match=r"truth\.root: the model was calibrated on this file"):
+        warn_of_training(configuration, [file])
+    warn_of_training(configuration, [file], calibration=False)
+    warn_of_training({"provenance": {"began_with": calibrated}}, [file])
 
 
 def test_no_report_or_figure_of_other_numbers_stays(written, evaluated, tmp_path):
