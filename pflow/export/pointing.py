@@ -437,6 +437,9 @@ def export_model(
     graphs = pointing_graphs(model, network)
     header = Header(version=VERSION, tokeniser=model.tokeniser, model=describe(network), calibration=model.calibration)
     metadata = {**constants(model, graphs["encoder"]), "pflow_version": VERSION, "checkpoint_sha256": model.digest}
+    # The graphs of one export are alike in it: the same weights may have another calibration, detector or decoding.
+    made = json.dumps([header.to_dict(), model.digest]).encode()
+    metadata["export"] = hashlib.sha256(made).hexdigest()
     with replacing(folder, force=force, holds=EXPORT_FILES) as partial:
         files = {name: partial / GRAPHS[name] for name in graphs}
         description: dict[str, Any] = {"format": EXPORT_FORMAT, "run": metadata, "checkpoint": header.to_dict()}

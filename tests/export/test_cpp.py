@@ -155,6 +155,7 @@ def test_a_text_that_is_no_event_and_a_missing_folder_are_errors(error_of, toy, 
     [
         ({"format": "2"}, "encoder.onnx: expected an export of a pointing network in format 4"),
         ({"energy_above": "little"}, "encoder.onnx: expected a number as metadata 'energy_above'"),
+        ({"export": "1"}, "decoder.onnx: is of another export than encoder.onnx"),
         ({"classes": "photon"}, "encoder.onnx: its classes of particles differ from this library"),
     ],
 )

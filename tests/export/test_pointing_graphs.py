@@ -149,6 +149,7 @@ def test_tensors_are_as_described_and_files_name_their_checkpoint(graph, folder,
     properties = {entry.key: entry.value for entry in model.metadata_props}
     assert properties["checkpoint_sha256"] == text["run"]["checkpoint_sha256"] == load_model(no_tracks).digest
     assert properties["graph"] == graph
+    assert properties["export"] == text["run"]["export"]
 
 
 def test_files_hold_no_path_of_this_machine_and_what_the_decoder_reads(folder):

@@ -264,6 +264,9 @@ class Reconstructor::Implementation {
         refinement_(env_, folder / "refinement.onnx", options.threads) {
     if (encoder_.metadata("format") != "4" || encoder_.metadata("architecture") != "pointing")
       throw Error(encoder_.path(), "expected an export of a pointing network in format 4");
+    for (const Graph* other : {&decoder_, &refinement_})  // exports of before have no such text
+      if (other->metadata("export", "") != encoder_.metadata("export", ""))
+        throw Error(other->path(), "is of another export than encoder.onnx");
     encoder_.read("energy_above", energy_above_);
     encoder_.read("b_field", b_field_);
     if (!encoder_.metadata("calorimeter_face", "").empty())  // exports of pflow 0.3 do not have it
