@@ -19,7 +19,7 @@ import awkward as ak
 import numpy as np
 import numpy.typing as npt
 
-from pflow.errors import ConfigError, missing_package
+from pflow.errors import ConfigError, check_type, missing_package
 from pflow.event import jagged
 from pflow.event.events import Events
 from pflow.metrics.match import (
@@ -29,6 +29,7 @@ from pflow.metrics.match import (
     Matching,
     ParticleTable,
     check_particles,
+    find_faults,
     match,
 )
 from pflow.metrics.stats import (
@@ -90,9 +91,10 @@ def find_jets(
 
     `n_jets` is the number of jets of an exclusive e+e- kt (Durham) clustering; an event with fewer particles has no
     jets. `radius`, rad, is for the inclusive e+e- generalised kt algorithm with p = -1. Jets, [event, jet], are
-    four-momenta (E scheme) in no order. With `constituents` also the index of each jet's particles in the event's list,
-    int64 [event, jet, particle]. ConfigError: neither or both are given or one is out of range, or the package fastjet
-    is not installed. TypeError: no lists of four-momenta.
+    four-momenta (E scheme) by falling energy. With `constituents` also the index of each jet's particles in the event's
+    list, int64 [event, jet, particle]. ConfigError: neither or both are given or one is out of range, or the package
+    fastjet is not installed. TypeError: no lists of four-momenta, or no number. InputError: numbers
+    that are not finite, or energies below 0.
 
     >>> events = pflow.read_events("zqq_test_small.root", entry_stop=2)
     >>> find_jets(events.reference, n_jets=2).energy
@@ -103,6 +105,7 @@ def find_jets(
     """
     if (n_jets is None) == (radius is None):
         raise ConfigError("jets need either n_jets, their number, or radius, their size in rad")
+    check_type(radius, int | float | np.number | None, "radius, a number in rad")
     whole = isinstance(n_jets, int | np.integer) and n_jets is not True and n_jets >= 1
     right = whole if radius is None else 0 < radius <= np.pi
     if not right:
@@ -116,6 +119,8 @@ def find_jets(
         zeros = np.zeros(int(jagged.count(jets).sum()))
         return ParticleTable.from_records(jagged.replaced(jets, {"pdg": zeros, "charge": zeros}))
     check_particles(particles, "particles")
+    for error in find_faults(particles).values():
+        raise error
     inputs = ak.zip({name: getattr(particles, component) for component, name in COMPONENTS.items()})
     counts = jagged.count(particles)
     enough, n_clustered = counts >= (n_jets or 1), np.zeros_like(counts)
@@ -123,10 +128,11 @@ def find_jets(
     # An empty list of lists, so that the result has the same depth without any jets.
     members = ak.Array([[0]])[:0]
     if enough.any():
-        jets, index = _cluster(inputs[enough], n_jets, radius)
+        jets, index = _cluster(inputs[enough], n_jets, None if radius is None else float(radius))
         n_clustered[enough] = ak.to_numpy(ak.num(jets, axis=1))
-        columns = {component: jagged.flat(jets[name]) for component, name in COMPONENTS.items()}
-        members = ak.flatten(index(), axis=1) if constituents else members
+        order = np.lexsort((-jagged.flat(jets["E"]), jagged.event_index(n_clustered)))
+        columns = {component: jagged.flat(jets[name])[order] for component, name in COMPONENTS.items()}
+        members = ak.flatten(index(), axis=1)[order] if constituents else members
     clustered = jagged.records(columns, n_clustered)
     return (clustered, ak.unflatten(ak.values_astype(members, np.int64), n_clustered)) if constituents else clustered
 

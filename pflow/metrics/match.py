@@ -68,11 +68,10 @@ def find_faults(
 
 
 def _numbers(particles: ak.Array) -> dict[str, Floats]:
-    """Charge [e], energy [GeV] and momentum [GeV] of all particles."""
+    """Charge [e] if there is one, energy [GeV] and momentum [GeV] of all particles."""
+    fields = ("charge",) * hasattr(particles, "charge") + ("energy", "px", "py", "pz")
     # Attributes: four-momenta of `vector` may hold pt, phi, eta and mass.
-    return {
-        field: jagged.flat(getattr(particles, field), np.float64) for field in ("charge", "energy", "px", "py", "pz")
-    }
+    return {field: jagged.flat(getattr(particles, field), np.float64) for field in fields}
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
