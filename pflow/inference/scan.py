@@ -499,8 +499,8 @@ def _notes(model: TrainedModel, default: Merge | None, nominal: Detector, *, mea
         readout = "; energies and positions are read from single hits" if config.readout else ""
         yield (
             f"The encoder sees cells merged to {merge.ecal_mm:g} mm (ECAL), {merge.hcal_mm:g} mm (HCAL) and {depth}"
-            f"{alone}: efficiency, fakes, confusion and pairs of photons, which depend on finding particles, hardly "
-            f"change with cells smaller than these and with thinner layers{readout}."
+            f"{alone}: efficiency, fakes, confusion and pairs of photons, which depend on finding particles, change "
+            f"with cells smaller than these and with thinner layers only as the measured energies do{readout}."
         )
     trained = sample.detectors if sample is not None and sample.detectors else (model.tokeniser.detector.name,)
     known = "is one of these" if nominal.name in trained else "is not one of these"

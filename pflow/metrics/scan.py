@@ -62,8 +62,8 @@ PARAMETERS = {
     "hcal_cells": Parameter(("hcal_cells",), int, "HCAL cell size / the sample's"),
     "layers": Parameter(("layers",), int, "Every n-th layer is read, n ="),
     "hcal_layers": Parameter(("hcal_layers",), int, "Layers of the HCAL"),
-    "ecal_threshold": Parameter(("ecal_threshold",), float, "Threshold of an ECAL cell [GeV]"),
-    "hcal_threshold": Parameter(("hcal_threshold",), float, "Threshold of an HCAL cell [GeV]"),
+    "ecal_threshold": Parameter(("ecal_threshold",), float, "Threshold of an ECAL cell [GeV],\n0: the sample's"),
+    "hcal_threshold": Parameter(("hcal_threshold",), float, "Threshold of an HCAL cell [GeV],\n0: the sample's"),
     "time": Parameter(("time",), float, "Resolution of times [ns]"),
 }
 """Parameters of ``--vary``."""
@@ -493,6 +493,11 @@ class ScanResult:
         for result in self.points:
             for limit in result.limits:
                 texts.setdefault(limit.text, []).append(result.point.name)
+        references: dict[str, list[str]] = {}
+        for result in self.points:
+            if REFERENCE in result.titles and result.point.kind != "tuned":
+                references.setdefault(result.titles[REFERENCE], []).append(result.point.name)
+        differ = "; ".join(f"{title} in {', '.join(names)}" for title, names in references.items())
         others = [
             f"{r.point.name} {r.events} ({self.n_shared(r)} are the same)"
             for r in self.points
@@ -506,6 +511,7 @@ class ScanResult:
             self.verdict,
             *self.notes,
             *(f"{', '.join(names)}: {text}." for text, names in texts.items()),
+            *([f"References of several algorithms, which their ratios compare: {differ}."] * (len(references) > 1)),
             f"{paired}.",
         ]
 

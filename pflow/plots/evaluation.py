@@ -203,12 +203,16 @@ def figures(result: EvaluationResult) -> dict[str, Figure]:
     >>> drawn["visible_energy"].savefig("visible_energy.png")
     """
     titles = {name: plain(result.titles.get(name, name)) for name in result.algorithms}
+    n_used = result.n_events - result.n_bad_input
+    # A reference that some files lack is of fewer events than the title says.
+    fewer = {name: n for name, tree in result.algorithms.items() if (n := tree["n_events"]) != n_used}
+    titles |= {name: f"{titles[name]} ({n} events)" for name, n in fewer.items()}
     trees = {titles[name]: tree for name, tree in result.algorithms.items()}
     # Colours and markers go by role: further algorithms do not change them.
     further = [name for name in titles if name not in (result.name, ORACLE, REFERENCE)]
     roles = {name: k for k, name in enumerate((result.name, ORACLE, REFERENCE, *further))}
     where = ", ".join(filter(None, (result.sample, result.detector, result.energy)))
-    text = f"{result.n_events - result.n_bad_input} events, truth rule '{result.settings.rule}'"
+    text = f"{n_used} events, truth rule '{result.settings.rule}'"
     if result.n_truth_tracks:
         text += ", tracks from Monte Carlo particles"
     text = f"{plain(where)}\n{text}" if where else text
@@ -311,7 +315,9 @@ def _count_differences(trees: Mapping[str, Tree], common: dict[str, Any]) -> Fig
 
 
 def _digits(number: Any) -> str:
-    return f"{number.value:.3g}" if isinstance(number, Number) and np.isfinite(number.value) else "-"
+    # With zeros at the end (#), and without the point behind whole numbers.
+    known = isinstance(number, Number) and np.isfinite(number.value)
+    return f"{number.value:#.3g}".rstrip(".") if known else "-"
 
 
 @styled()

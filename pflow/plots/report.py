@@ -44,7 +44,8 @@ body { font: 15px/1.45 system-ui, sans-serif; color: #222; max-width: 1200px; ma
 h1 { font-size: 1.6em; margin-bottom: 0; } h2 { font-size: 1.2em; margin-top: 2em; border-bottom: 1px solid #ccc; }
 table { border-collapse: collapse; } th, td { padding: .2em .8em; text-align: left; }
 thead th { border-bottom: 2px solid #888; }
-.numbers :is(td, th):not(:first-child) { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
+.numbers :is(td, th):not(:first-child) { padding: .2em .5em; text-align: right; }
+.numbers td { font-variant-numeric: tabular-nums; } @media print { .numbers { font-size: 75%; } }
 tbody tr:hover { background: #f3f6fa; }
 .figures { display: grid; grid-template-columns: repeat(auto-fill, minmax(360px, 1fr)); gap: 1em; }
 figure { margin: 0; } figure img { width: 100%; } figcaption { font-size: .85em; color: #555; text-align: center; }
@@ -217,6 +218,8 @@ def _draw(axes: Axes, result: ScanResult, key: str, parameter: str, shades: dict
             style: dict[str, Any] = {"color": shade, "marker": marker}
             values = [point.algorithms[name][key].value for point in drawn]
             low, high = zip(*(_paired_bar(result, point, key, name, nominal) for point in drawn), strict=True)
+            # Detectors have no order that a line could show.
+            style |= {"linestyle": "none" if parameter == "detector" else "-"}
             axes.errorbar(
                 places, values, yerr=[low, high], elinewidth=1.4, linewidth=1.0, **style, label=f"{title}{others}"
             )
@@ -281,11 +284,11 @@ def scan_page(result: ScanResult, images: Mapping[str, bytes]) -> str:
     captions = {key.replace(".", "_"): label_of(key) for key in result.headlines}
     note = (
         "The first row of each algorithm has the values of the nominal point, the others ratios to it (of the "
-        "confusion, which may be 0, differences) with the errors of paired comparisons. Bars in the figures are these "
-        "errors; the band is the nominal point's own error. Open markers, the last column and ~: the change may be the "
-        "model's and not the detector's. outside: beyond the model's training; merged: cells or layers are merged "
-        "before the encoder, which hides their effect on finding particles; ~: smaller than the change in the null "
-        f"test (lengths and times multiplied by {NULL_SCALE:g}), or than its error."
+        "confusion, which may be 0, differences) with errors of the comparison, paired for events that both have. Bars "
+        "in the figures are these errors; the band is the nominal point's own error. Open markers, the last column and "
+        "~: the change may be the model's and not the detector's. outside: beyond the model's training; merged: cells "
+        "or layers are merged before the encoder, which hides their effect on finding particles; ~: smaller than the "
+        f"change in the null test (lengths and times multiplied by {NULL_SCALE:g}), or than its error."
     )
     limits = "".join(f"<li>{escape(text)}</li>" for text in result.sentences)
     return html_page(

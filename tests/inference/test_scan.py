@@ -72,6 +72,7 @@ def test_photons_that_leave_too_little_in_a_coarser_detector_are_lost(sample, op
     found = [point.algorithms[ORACLE]["class.photon.efficiency_loose"].value for point in result.points]
     assert found[0] == 1.0
     assert found[1] < 0.9
+    assert result.labels["ecal_threshold"].endswith("0: the sample's")
 
 
 def test_pairs_of_photons_are_counted_for_each_algorithm(sample_dir, model, options, tmp_path, no_figures):

@@ -76,6 +76,7 @@ window.addEventListener("load", () => setTimeout(() => {
     seen,
     text: document.body.innerText,
     canvases: document.querySelectorAll("canvas").length,
+    cut: document.documentElement.scrollWidth > window.innerWidth,
     legend: texts(".legendtext"),
     buttons: [...document.querySelectorAll(".modebar-btn")].map(e => e.getAttribute("data-title")),
     resources: performance.getEntriesByType("resource").map(e => e.name).filter(name => !name.startsWith("data:")),
@@ -101,7 +102,7 @@ def open_in_browser(tmp_path) -> Callable[[str], dict[str, Any]]:
         path.write_text(page.replace("<body>", f"<body>{PROBE}", 1), encoding="utf-8")
         command = [
             *(chromium, "--headless", "--no-sandbox", "--disable-gpu", "--enable-unsafe-swiftshader"),
-            *("--disable-background-networking", "--no-first-run", "--disable-dev-shm-usage"),
+            *("--disable-background-networking", "--no-first-run", "--disable-dev-shm-usage", "--window-size=1240,900"),
             "--host-resolver-rules=MAP * ~NOTFOUND",
             f"--user-data-dir={tmp_path / 'profile'}",
             *("--virtual-time-budget=20000", "--dump-dom", path.as_uri()),

@@ -86,6 +86,14 @@ def test_sample_detector_and_energy_stand_on_each_figure(drawn):
         assert "some.root, of_mine, 91 GeV\n25 events, truth rule 'stable'" in texts_of(figure), name
 
 
+def test_a_reference_of_fewer_events_says_so_and_numbers_keep_their_digits(result, monkeypatch):
+    monkeypatch.setattr("pflow.plots.evaluation.BINNED", [])
+    fewer = {**result.algorithms, "reference": {**result.algorithms["reference"], "n_events": 8}}
+    (legend,) = figures(dataclasses.replace(result, algorithms=fewer))["hadronic_mass_H"].legends
+    texts = [text.get_text() for text in legend.get_texts()]
+    assert texts == [f"{name}\nmedian 0.0400, $\\sigma_{{68}}$ 0.0400" for name in ("oracle", "pandora (8 events)")]
+
+
 def test_particles_outside_of_the_energies_axis_are_counted(result, drawn, monkeypatch):
     monkeypatch.setattr(
         "pflow.plots.evaluation.BINNED", [row for row in BINNED if row[0] in ("efficiency", "fake_rate")]

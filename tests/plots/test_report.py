@@ -14,7 +14,7 @@ from pflow.event.move import Move
 from pflow.metrics.evaluation import AlgorithmMetrics
 from pflow.metrics.oracle import ORACLE
 from pflow.metrics.report import REFERENCE, EvaluationResult, EvaluationSettings, document
-from pflow.metrics.scan import MODEL, Limit, PointResult, ScanPoint, ScanResult
+from pflow.metrics.scan import HEADLINES, MODEL, Limit, PointResult, ScanPoint, ScanResult
 from pflow.metrics.stats import Number
 from pflow.plots import rendered, styled
 from pflow.plots.report import plot_scan, report_page, scan_figures, scan_page
@@ -199,6 +199,9 @@ def test_the_legend_has_the_curves_of_all_panels_with_a_colour_each(scanned):
     curves = [name for name in colors if name.startswith(MODEL)]
     assert len({colors[name] for name in curves}) == len(curves) == 3
     assert [tick.get_text() for tick in figure.axes[1].get_xticklabels()] == ["s", "other"]
+    # Detectors have no order that a line could show.
+    lines = [{container.lines[0].get_linestyle() for container in axes.containers} for axes in figure.axes]
+    assert lines == [{"-"}, {"None"}]
 
 
 def test_the_page_is_whole_and_begins_with_the_limits(scanned):
@@ -207,6 +210,16 @@ def test_the_page_is_whole_and_begins_with_the_limits(scanned):
     assert "cells of 20 mm &lt;are outside&gt;" in page
     assert re.search(r"<figcaption>fake energy</figcaption>", page)
     assert "http" not in page  # nothing is loaded
+    assert "paired for events that both have" in page
+
+
+def test_a_browser_shows_all_columns_of_a_scan(scanned, open_in_browser):
+    number = Number(0.999869, 0.999774, 0.999964, np.linspace(0.9, 1.1, 200))
+    known = dict.fromkeys((key.replace("*", "91") for key in HEADLINES), number)
+    points = [dataclasses.replace(of, algorithms=dict.fromkeys(of.algorithms, known)) for of in scanned.points]
+    shown = open_in_browser(scan_page(dataclasses.replace(scanned, points=points), {}))
+    assert "pairs, mass" in shown["text"]
+    assert not shown["cut"]
 
 
 def test_the_style_changes_no_global_state_and_figures_find_its_fonts(caplog):
