@@ -24,6 +24,7 @@ import numpy.typing as npt
 
 from pflow.errors import ConfigError, check_options
 from pflow.event import jagged
+from pflow.event.closure import depths
 from pflow.event.events import Events, keep_hits
 from pflow.event.merge import equal_rows, sum_cells
 from pflow.event.schema import fields_of
@@ -271,16 +272,25 @@ class Move:
             described = all(c.cell_size and c.layers for c in detector.calorimeters if c.kind == name)
             if not described and (getattr(self, f"{name}_cells"), self.layers, self.hcal_layers) != (1, 1, None):
                 text = f"detector '{detector.name}' does not say cell_size and layers of its {name.upper()}"
-                raise ConfigError(f"{where}{text}: complete its YAML file (pflow detector FILE drafts one)")
+                older = f"name it (--detector {detector.name}) if this is what an older model stores"
+                raise ConfigError(f"{where}{text}: {older}, or complete its YAML file (pflow detector drafts one)")
         cells = self.ecal_cells, self.hcal_cells
         if (self.hcal_layers or max(self.layers, *cells) > 1) and np.any(
             hits["layer"][np.isin(kind, (ECAL, HCAL))] < 0
         ):
             text = "so that no layers can be left out, and cells of different layers would be summed"
             raise ConfigError(f"{where}the hits have no layer numbers, {text}")
-        n_layers = np.array([c.n_layers for c in events.detector.calorimeters])
-        if self.hcal_layers and np.any((hits["layer"] >= n_layers[hits["subdetector"]])[kind == HCAL]):
-            raise ConfigError(f"{where}hcal_layers: hits have layer numbers (from 0) beyond the described layers")
+        depth = depths(events) if self.hcal_layers else np.zeros(0)
+        for number, part in enumerate(events.detector.calorimeters if self.hcal_layers else ()):
+            mine = hits["subdetector"] == number
+            if part.kind != "hcal" or part.region == "other" or not mine.any():
+                continue
+            layer, ends = hits["layer"][mine], np.cumsum([run.pitch for run in part.layers for _ in range(run.count)])
+            # By the depth of the hits, too: few hits need not reach the first layer.
+            first = min(layer.min(), np.median(layer - np.searchsorted(ends, depth[mine], side="right")))
+            if first >= 1 or layer.max() >= part.n_layers:
+                text = f"hits of {part.name} are in layers {layer.min()} to {layer.max()}, expected numbers from 0 to"
+                raise ConfigError(f"{where}hcal_layers: {text} {part.n_layers - 1}")
         if self.time and not np.isfinite(hits["time"]).any():
             raise ConfigError(f"{where}time: hits have no times in this sample")
 

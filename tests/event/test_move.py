@@ -7,7 +7,7 @@ import pytest
 from pflow.errors import ConfigError, InputError
 from pflow.event import jagged
 from pflow.event.augment import Augmentation, Disturbance, Overlay, augment
-from pflow.event.events import Events, concatenate
+from pflow.event.events import Events, concatenate, keep_hits
 from pflow.event.jagged import Links
 from pflow.event.move import HCAL, Forms, Move, Variation, change_cells, move
 from pflow.event.truth import select_targets
@@ -352,6 +352,24 @@ def test_times_get_a_resolution_or_none(zqq):
 def test_a_move_that_would_not_be_exact_is_refused(zqq, options, message):
     with pytest.raises(ConfigError, match=message):
         Move(**options).check(zqq)
+
+
+def test_a_detector_that_does_not_say_its_cells_is_refused_with_both_remedies(zqq):
+    """Models store descriptions of their time: that of the same name may be complete."""
+    parts = [dataclasses.replace(part, cell_size=None) for part in zqq.detector.calorimeters]
+    older = dataclasses.replace(zqq, detector=dataclasses.replace(zqq.detector, calorimeters=tuple(parts)))
+    with pytest.raises(ConfigError, match=r"name it \(--detector ild_g4\) if .*, or complete its YAML file"):
+        Move(ecal_cells=2).check(older)
+
+
+def test_layers_of_the_hcal_are_counted_from_0(zqq):
+    layer = jagged.columns(zqq.hits)["layer"]
+    at = np.array([c.kind == "hcal" for c in zqq.detector.calorimeters])[jagged.columns(zqq.hits)["subdetector"]]
+    one, deep = (jagged.replaced(zqq.hits, {"layer": (layer + by).astype(layer.dtype)}) for by in (at, 40 * at))
+    for hits in (one, deep):
+        with pytest.raises(ConfigError, match=r"hcal_layers: hits of hcal_\w+ are in layers .*, expected .* 0 to 47"):
+            Move(hcal_layers=24).check(dataclasses.replace(zqq, hits=hits))
+    Move(hcal_layers=24).check(keep_hits(zqq, ~at | (layer >= 3)))  # no shower has begun before
 
 
 def test_layers_must_be_known(zqq):
