@@ -249,7 +249,8 @@ def load_model(source: str | Path) -> TrainedModel:
     """
     checkpoint = read_checkpoint(source)
     check_weights(checkpoint)
-    reconstructor = _build(checkpoint)
+    with torch.random.fork_rng([]):  # its random weights, which are replaced, leave the user's generator as it was
+        reconstructor = _build(checkpoint)
     load_weights(reconstructor, checkpoint)
     return TrainedModel(
         reconstructor=reconstructor.eval(),

@@ -55,7 +55,7 @@ def folder(save, tmp_path):
 
 
 def test_a_file_and_a_folder_of_weights_are_the_same_model(save, folder, header, model):
-    path = save()
+    path, before = save(), torch.get_rng_state()
     for source, weights in ((path, path), (folder, folder / "model.safetensors")):
         loaded = load_model(source)
         assert (loaded.path, loaded.digest) == (str(source), hashlib.sha256(weights.read_bytes()).hexdigest())
@@ -65,6 +65,7 @@ def test_a_file_and_a_folder_of_weights_are_the_same_model(save, folder, header,
         for name, value in model.reconstructor.state_dict().items():
             assert torch.equal(loaded.reconstructor.state_dict()[name], value), name
     assert load_model(path).config == header.to_dict()
+    assert torch.equal(torch.get_rng_state(), before)  # the user's
 
 
 def test_loading_does_not_import_the_compiler_of_torch():

@@ -149,7 +149,8 @@ def select_targets(
     stable_status
         Generator status of stable particles under ``stable``, for generators that do not use 1.
     invisible
-        |PDG| of particles that no detector sees, in addition to `pflow.physics.pdg.INVISIBLE`.
+        PDG codes of particles that no detector sees, nor their antiparticles, in addition to
+        `pflow.physics.pdg.INVISIBLE`.
 
     Raises
     ------
@@ -199,7 +200,7 @@ def select_targets(
     has_track = (n_tracks > 0) & use_tracks
 
     energy, needed = ancestry.energy, np.zeros(ancestry.size)
-    unseen = is_invisible(ancestry.pdg, invisible)
+    unseen = is_invisible(ancestry.pdg, [abs(code) for code in invisible])
     if rule == "stable":
         needed, candidate = _needed(energy), final
         visible = has_track | (hit_energy >= needed)

@@ -184,8 +184,8 @@ class RecoWriter(OutputWriter):
     path, format
         The file, and its format, ``ttree`` or ``rntuple``.
     provenance
-        Where the particles come from; plain data, as JSON can hold. ``flagged``, the number of events with each flag,
-        is added where there are any.
+        Where the particles come from, if it is to be stored; plain data, as JSON can hold. ``flagged``, the number of
+        events with each flag, is added where there are any.
     name
         Name of the collection of particles, the prefix of its branches.
     inputs, force
@@ -206,9 +206,18 @@ class RecoWriter(OutputWriter):
     <Reconstruction: 2 events by PFlow, 5 particles, ...>
     """
 
-    def __init__(self, path: str | Path, *, format: Literal["ttree", "rntuple"] = "ttree", **options: Any) -> None:
+    def __init__(
+        self,
+        path: str | Path,
+        *,
+        format: Literal["ttree", "rntuple"] = "ttree",
+        provenance: Mapping[str, Any] | None = None,
+        name: str = "PFlow",
+        inputs: Iterable[str | Path] = (),
+        force: bool = False,
+    ) -> None:
         check_choice(format, FORMATS, "output format")
-        super().__init__(path, **options)
+        super().__init__(path, provenance=provenance or {}, name=name, inputs=inputs, force=force)
         self._format = format
         self._pending: list[Reconstruction] = []  # until there are enough events for a basket
         self._table: Any = None

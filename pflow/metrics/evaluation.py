@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
+import awkward as ak
 import numpy as np
 
 from pflow.config import from_plain
@@ -385,6 +386,9 @@ def evaluate(
     recos = {key: source for key, source in sources.items() if isinstance(source, Reconstruction)}
     if isinstance(truth, Events):
         if len(recos) < len(sources):
+            if any(isinstance(source, ak.Array) for source in sources.values()):
+                made = "pflow.Reconstruction(particles=..., event=events.event, flags=events.flags)"
+                raise TypeError(f"expected reconstructions, found an array; of particles {made} makes one")
             raise TypeError("events in memory need reconstructions in memory; pflow.read_reco reads them")
         total = Evaluation(name=name, settings=settings or truth_settings(recos), oracle=oracle)
         total.update(truth, recos, on_error=on_error)

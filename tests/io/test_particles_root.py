@@ -200,7 +200,7 @@ def test_what_cannot_be_written_is_refused_before_any_work(tmp_path, monkeypatch
     monkeypatch.chdir(tmp_path)
     (tmp_path / "in.root").write_text("precious")
     with pytest.raises(ConfigError, match=message):
-        RecoWriter(file, **({"provenance": {}} | options))
+        RecoWriter(file, **options)
     assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {"in.root": "precious"}
 
 

@@ -366,6 +366,7 @@ def test_mixed_and_swapped_arguments_are_refused(sample, events, pandora, write)
     made = write(pandora, inputs=[sample])
     for error, message, reco, truth, options in (
         (TypeError, "reconstructions in memory", "reco.root", events, {}),
+        (TypeError, r"found an array; of particles pflow\.Reconstruction\(", pandora.particles, events, {}),
         (TypeError, "files of reconstructions", pandora, sample, {}),
         (TypeError, r"evaluate\(reco, events\)", events, pandora, {}),
         (TypeError, "rule: for files of events; the truth rule .* in `settings`", pandora, events, {"rule": "calo"}),
