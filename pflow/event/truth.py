@@ -259,9 +259,13 @@ class Ancestry:
     def linked(self, links: ak.Array, sources: ak.Array, assigned: Index) -> tuple[Links, Index, Index]:
         """Links to the `assigned` ancestors, and the flat indices of their sources and particles."""
         n_sources, given = jagged.count(sources), Links.of(links)
-        if (given.source >= np.repeat(n_sources, given.counts)).any():
-            remedy = "pflow.event.events.keep_hits drops hits with their links"
-            raise self._events.error(f"links lead to hits or tracks that are not there: {remedy}")
+        beyond = np.flatnonzero(given.source >= np.repeat(n_sources, given.counts))
+        if len(beyond):
+            field, remedy = "hit_links", "pflow.event.events.keep_hits drops hits with their links"
+            if sources is not self._events.hits:
+                field, remedy = "track_links", "tracks that are cut or sorted need new links"
+            text = f"links lead to {field.partition('_')[0]}s that are not there: {remedy}"
+            raise self._events.error(text, index=given.event[beyond[0]], field=field)
         summed = given.summed(assigned, n_sources, self.counts)
         return summed, summed.flat_source(n_sources), summed.flat_particle(self.counts)
 

@@ -15,9 +15,9 @@ import numpy as np
 import numpy.typing as npt
 
 from pflow.config import builtin_names, from_plain, load_yaml, resolve
-from pflow.errors import ConfigError
+from pflow.errors import ConfigError, warn
 from pflow.event import jagged
-from pflow.event.events import Events, Reconstruction
+from pflow.event.events import Events, ImplausibleWarning, Reconstruction
 from pflow.event.jagged import Links, largest_weight
 from pflow.event.schema import make_particles
 from pflow.event.truth import Ancestry, Targets, assigned_ancestors
@@ -30,6 +30,7 @@ ORACLE = "oracle"
 """Name of the algorithm in the results."""
 
 UNCALIBRATED = "energies as in the file"  # origin of the calibration of a detector without a fit
+MIN_FAR, MAX_FAR = 8, 0.3  # most tracks, and share of them, half their particle's momentum off; found: 1 of 21
 KINDS = ("electromagnetic", "hadronic")
 """Kinds of showers, in the order of their index."""
 
@@ -200,5 +201,9 @@ def tracks_of_particles(events: Events) -> tuple[Ints, Ints]:
     off = np.linalg.norm(jagged.vectors(events.tracks["momentum"])[track] - true, axis=1)
     # By particle and then by difference, so that the first of each particle is its best track.
     order = np.lexsort((off, particle))
-    _, first = np.unique(particle[order], return_index=True)
-    return track[order][first], particle[order][first]
+    best = order[np.unique(particle[order], return_index=True)[1]]
+    far = off[best] > 0.5 * np.linalg.norm(true[best], axis=1)
+    if np.count_nonzero(far) > max(MIN_FAR, MAX_FAR * len(far)):
+        text = f"over {MAX_FAR:.0%} of the tracks have another momentum than the particles that they are linked to"
+        warn(f"{events.path or 'events'}: {text}: tracks that are cut or sorted need new links", ImplausibleWarning)
+    return track[best], particle[best]

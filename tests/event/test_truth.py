@@ -181,8 +181,11 @@ def test_rules_events_links_and_parents_that_cannot_be_are_refused(make_event):
         select_targets(bare, rule="calo")
     events = make_event([(22, 10.0)], [(1.0, {0: 1.0}), (5.0, {0: 1.0})])
     kept = events.hits.energy > 2
-    with pytest.raises(InputError, match=r"links lead to hits or tracks that are not there: .*keep_hits"):
+    with pytest.raises(InputError, match=r"entry 0, 'hit_links': links lead to hits that are not there: .*keep_hits"):
         select_targets(dataclasses.replace(events, hits=events.hits[kept]))
+    tracked = make_event([(211, 10.0)], tracks=[(0, 10.0)])
+    with pytest.raises(InputError, match="entry 0, 'track_links': links lead to tracks that are not there: tracks"):
+        select_targets(dataclasses.replace(tracked, tracks=tracked.tracks[:, :0]))
     assert select_targets(keep_hits(events, ak.to_numpy(ak.flatten(kept)))).particles.hit_energy.to_list() == [[5.0]]
     circle = make_event([(22, 1.0, 0, 1), (22, 1.0, 0, 0)], [(1.0, {0: 1.0})], path="circle.root")
     with pytest.raises(InputError, match=r"circle\.root, entry 0, 'truth\.parent'"):

@@ -209,6 +209,15 @@ def test_links_of_particles_that_were_sorted_are_said(sample_dir):
         pflow.evaluate(dataclasses.replace(reco, particles=by_energy), events, oracle=False)
 
 
+def test_tracks_that_were_sorted_are_said(sample_dir):
+    events = pflow.read_events(sample_dir / "zqq_test_small.root", entry_stop=2)
+    by_pt = events.tracks[ak.argsort(events.tracks.momentum.pt)]
+    reco = Reconstruction(particles=events.reference, event=events.event, flags=events.flags)
+    pflow.evaluate(reco, events)
+    with pytest.warns(ImplausibleWarning, match=r"over 30% of the tracks .*: tracks that are cut or sorted need new"):
+        pflow.evaluate(reco, dataclasses.replace(events, tracks=by_pt))
+
+
 def test_energies_of_a_reconstruction_beyond_the_truth_are_said(events, pandora):
     """One of 25 events has 23 times its energy: as 2 TeV from a Z."""
     wrong = changed(pandora, energy=lambda energy: np.where(np.arange(len(events)) == 4, 23.0, 1.0) * energy)
