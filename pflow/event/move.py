@@ -274,10 +274,9 @@ class Move:
                 text = f"detector '{detector.name}' does not say cell_size and layers of its {name.upper()}"
                 older = f"name it (--detector {detector.name}) if this is what an older model stores"
                 raise ConfigError(f"{where}{text}: {older}, or complete its YAML file (pflow detector drafts one)")
-        cells = self.ecal_cells, self.hcal_cells
-        if (self.hcal_layers or max(self.layers, *cells) > 1) and np.any(
-            hits["layer"][np.isin(kind, (ECAL, HCAL))] < 0
-        ):
+        several = np.array([c.n_layers != 1 for c in events.detector.calorimeters])[hits["subdetector"]]
+        unknown = (hits["layer"] < 0) & several & np.isin(kind, (ECAL, HCAL))
+        if (self.hcal_layers or max(self.layers, self.ecal_cells, self.hcal_cells) > 1) and unknown.any():
             text = "so that no layers can be left out, and cells of different layers would be summed"
             raise ConfigError(f"{where}the hits have no layer numbers, {text}")
         depth = depths(events) if self.hcal_layers else np.zeros(0)
