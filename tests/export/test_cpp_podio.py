@@ -206,7 +206,11 @@ def test_threads_do_not_change_the_content(pflow_podio, by_program, source, tmp_
 @pytest.mark.parametrize("threads", [1, 4])
 def test_the_algorithm_gives_what_the_program_writes(job, by_program, source, tmp_path, threads):
     assert job(source, tmp_path / "job.root", threads) == (0, "")
-    assert_same(contents(tmp_path / "job.root"), contents(by_program))
+    given = contents(tmp_path / "job.root")
+    # The job always has the collection of links, which is empty here.
+    links = {name: given.pop(name) for name in list(given) if "MCParticleLinks" in name}
+    assert not any(ak.count(values) for values in links.values())
+    assert_same(given, contents(by_program))
     podio = open_podio(tmp_path / "job.root")
     assert podio.parameters["PFlowParticleID__AlgoName"] == ("PFlow",)
     assert podio.parameters["PFlowClusters__SubdetectorNames"] == tuple(CLD.values())

@@ -13,6 +13,7 @@
 #include <sstream>
 #include <string_view>
 #include <unordered_map>
+#include <utility>
 
 namespace pflow {
 namespace {
@@ -483,8 +484,8 @@ edm4hep::RecoMCParticleLinkCollection make_mc_links(
           place->second += deposit * fraction;
       }
     }
-    std::stable_sort(sums.begin(), sums.end(), [](const auto& a, const auto& b) {
-      return a.first.getObjectID().index < b.first.getObjectID().index;
+    std::sort(sums.begin(), sums.end(), [](const auto& a, const auto& b) {
+      return std::pair(a.second, a.first.getObjectID().index) < std::pair(b.second, b.first.getObjectID().index);
     });
     for (const auto& [mc, deposit] : sums) {
       auto link = links.create();

@@ -109,8 +109,8 @@ using Collections = std::tuple<edm4hep::ReconstructedParticleCollection, edm4hep
 Collections make_collections(const Reconstructor& reconstructor, const Reconstruction& reconstruction,
                              const Event& event, std::int32_t algorithm_type);
 
-/// Links from the particles that make_collections made to Monte Carlo particles, sorted by particle, then by the other's
-/// index. Weight: fraction of the energy of the particle's hits that the Monte Carlo particle left; of its tracks if it
+/// Links from the particles that make_collections made to Monte Carlo particles, sorted by particle, of each the largest
+/// last. Weight: fraction of the energy of the particle's hits that the Monte Carlo particle left; of its tracks if it
 /// has no hits.
 edm4hep::RecoMCParticleLinkCollection make_mc_links(
     const Reconstruction& reconstruction, const Event& event,

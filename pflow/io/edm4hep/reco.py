@@ -23,7 +23,8 @@ collection             type                                      content
                                                                  parameters of ``PFlowParticleID`` of each
 ``PFlowMCParticleLinks`` link to edm4hep::MCParticle             (if asked for) weight: fraction of the energy of the
                                                                  particle's hits that the Monte Carlo particle left;
-                                                                 of its tracks if it has no hits
+                                                                 of its tracks if it has no hits; of a particle the
+                                                                 largest last
 ``PFlowCaloHits``      edm4hep::CalorimeterHit                   (if the input has none) the hits that were
                                                                  reconstructed, with calibrated energy
 ``PFlowCaloHitSimLinks`` link to edm4hep::SimCalorimeterHit      (if the input has simulated hits) where they come from
@@ -303,8 +304,8 @@ def _mc_links(
         fraction = np.divide(shared, total, out=np.zeros(len(shared)), where=total > 0)
         pieces.append((particle, true_particle, fraction))
     columns = [np.concatenate(column) for column in zip(*pieces, strict=True)]
-    # Links by tracks come after those by hits of all events, and podio stores event by event.
-    order = np.argsort(columns[0], kind="stable")
+    # Event by event, as podio stores them; of a particle the largest last, which FCCAnalyses takes for its truth.
+    order = np.lexsort((columns[2], columns[0]))
     particle, true_particle, weight = (column[order] for column in columns)
     counts = np.bincount(jagged.event_index(n_particles)[particle], minlength=len(events))
     name, particle = names.mc_links, jagged.local_index(n_particles)[particle]

@@ -138,10 +138,10 @@ def test_links_to_monte_carlo_particles_are_by_energy_or_by_tracks(source, writt
         *(objects(file, name)[0] for name in ("_PFlowMCParticleLinks_from", "_PFlowMCParticleLinks_to")), strict=True
     )
     pairs = [(start["index"], end["index"]) for start, end in links]
-    assert pairs == [(1, 1), (1, 2), (2, 1), (2, 2)]
+    assert pairs == [(1, 2), (1, 1), (2, 1), (2, 2)]  # the largest of each particle last
     weights = [link["weight"] for link in objects(file, "PFlowMCParticleLinks")[0]]
     energy = 1.0 + 3.0 + 4.0
-    assert weights == pytest.approx([(0.5 + 3.0 + 4.0) / energy, 0.5 / energy, 0.5, 0.5])
+    assert weights == pytest.approx([0.5 / energy, (0.5 + 3.0 + 4.0) / energy, 0.5, 0.5])
     assert {link["collectionID"] for link in objects(file, "_PFlowMCParticleLinks_to")[0]} == {15}
     tracks_only = {"change": lambda made: dataclasses.replace(made, hit_links=made.hit_links[:, :0])}
     file = uproot.open(reconstruct(source, mc_links=True, **tracks_only)[0])
