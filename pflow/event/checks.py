@@ -220,6 +220,12 @@ MANY_MUON_HITS = "{:.0%} of the hits of events of 500 hits and more are in the m
 NO_MUONS = "{:.0%} of the hits of the muon system lie before it, or have more than 0.1 GeV"
 PARENTS = "{:.0%} of the particles of the simulation have no parent or one of less energy, or are stable as it is"
 VERTICES = "the simulation's farthest vertices are at {:.2g} times the distance of the ECAL's face, in {n} events"
+COPIED = "{:.0%} of the stable true particles have the momentum of another one"
+BEAMWARDS = "{:.0%} of the visible energy of stable true particles goes along the beam"
+UNSEEN = ", where nothing sees it: are the beams' particles stable, or photons of the initial state?"
+BORN = "{:.0%} of the energy of stable true particles begins behind the ECAL's face"
+ENDS = ": do their vertices say where they end?"
+IN_ALL = "{} of the reference have {{:.2f}} times the energy of true ones"
 BESIDE = "hits of a quarter of {n} photons, by links, lie more than {:.2g} rad beside them"
 OF_LINKED = "hits have {{:.2f}} times the energy of the {{n}} {} that they are linked to (median)"
 IN_AN_HCAL = "{{:.0%}} of the energy of {{n}} {}, by links, is in an HCAL"
@@ -258,6 +264,17 @@ QUANTITIES: Mapping[str, tuple[Quantity, ...]] = {
         _share("codes", "wrong charges", CODES, "particles", high=0.1),
         Quantity("vertices", "vertex", VERTICES, 0.15, 5.0, 0.9, wrong=": is their unit mm?", least=20),
         _share("parents", "astray", PARENTS, "n of parents", high=0.05, wrong=": parents or status are wrong"),
+        # Found: none, at most 0.02 in an event, none.
+        _share("truth twice", "copies", COPIED, "n stable", high=0.01, wrong=": they are there twice", least=20),
+        Quantity("beam", "along the beam", BEAMWARDS, high=0.3, over="visible", wrong=UNSEEN),
+        Quantity("vertices", "born outside", BORN, high=0.05, over="visible", wrong=ENDS),
+        # Found, of 50 true ones: 0.85 to 1.34 and 0.5 to 1.6.
+        *(
+            Quantity(
+                "reference", f"found {of}", IN_ALL.format(of), *limits, None, f"true {of}", counted=f"n {of}", least=50
+            )
+            for of, limits in (("photons", (0.65, 1.5)), ("neutral hadrons", (0.35, 2.2)))
+        ),
         # What showers is counted roughly, and a single antiproton deposits more than its energy.
         Quantity("response", "energy", TRUE, 0.3, 1.5, over="true", counted="n true", least=20),
         Quantity("overlay", "overlay", OVERLAID, high=0.05, over="true", wrong=NO_SIGNAL, least=1),
@@ -265,7 +282,7 @@ QUANTITIES: Mapping[str, tuple[Quantity, ...]] = {
         _share("targets", "no target", NO_TARGET, "energy", low=-0.25, high=0.25, changes=0.5),
     ),
     "tracks": (
-        Quantity("links", "linked", LINKED.format("tracks"), 0.75),
+        Quantity("links", "linked", LINKED.format("tracks"), 0.9),
         Quantity("reach", "beyond", NOT_REACHED, high=0.4),
         Quantity("field", "pt_ratio", PT_RATIO, 0.98, 1.02, 0.5, wrong="; {fit:.3g} T would fit"),
         Quantity("momenta", "right", OFF_TRACKS, 0.85, sectors=0.6, halves=0.15),
@@ -274,7 +291,7 @@ QUANTITIES: Mapping[str, tuple[Quantity, ...]] = {
     ),
     # Found: at most 0.08; of other events at least 0.88.
     "reference": (
-        Quantity("reference hits", "alone", ALONE, high=0.4, wrong=": is it of other events?", changes=0.5, least=4),
+        Quantity("reference hits", "alone", ALONE, high=0.2, wrong=": is it of other events?", changes=0.5, least=4),
     ),
     "linked": (
         Quantity("photons", "angle", BESIDE, high=0.01, quantile=0.75),
@@ -373,7 +390,7 @@ def _measured(scales: Scales, detector: Detector, names: Iterable[str]) -> Itera
         twice, linked = TWO_HITS.format(part), LINKED.format(f"energy of {part}")
         of_parts += [
             _share("hits twice", f"twice {part}", twice, cells, high=TWICE, least=MIN_NEAR, changes=0.3),
-            Quantity("links", f"linked {part}", linked, 0.75, over=energy, least=1, changes=0.5),
+            Quantity("links", f"linked {part}", linked, 0.95, over=energy, least=1, changes=0.5),
         ]
     for name in names:
         table = scales.table(name)

@@ -30,6 +30,8 @@ from pflow.physics.pdg import is_invisible, known_charges
 
 ELECTRON, MUON, TAU, PHOTON, NEUTRAL_HADRONS = 11, 13, 15, 22, (130, 2112)
 HARD_TRUE = 3.0  # GeV, energy of a true particle whose hits tell its class
+BEAM = 0.9998  # cosine of the polar angle beyond which nothing is seen
+SOFT = 0.1  # GeV, largest momentum of true particles that are not looked for twice
 CHARGE_ROUNDING = 0.01  # largest difference, e, of a charge from the PDG's that counts as none
 
 MAX_ROWS = 100_000  # of a table; more are thinned evenly
@@ -304,6 +306,25 @@ def _of_truth(events: Events, targets: Mapping[str, Any] | None, counted: Table)
     whole = np.where(total_of(visible & (code == TAU)) > 0, np.nan, with_hits)
     table["visible"], table["n visible"] = whole * of_all, whole * total_of(visible)
 
+    # Stable particles that are there again, as of the generator and of the simulation; those that nothing sees.
+    momentum = jagged.vectors(events.truth[[*PXYZ]])
+    p = np.linalg.norm(momentum, axis=1)
+    own = np.flatnonzero(visible & (p > SOFT))
+    once = np.unique(event[own] + 1j * (momentum[own] @ (1.0, 2.0, 3.0))).real.astype(np.int64)
+    table["n stable"] = np.bincount(event[own], minlength=len(events))
+    table["copies"] = table["n stable"] - np.bincount(once, minlength=len(events))
+    table["along the beam"] = total_of(truth["energy"] * (visible & (np.abs(momentum[:, 2]) > BEAM * p)))
+    if reference is not None:
+        neutral, photon = truth["charge"] == 0, code == PHOTON
+        theirs, of_photons = reference_columns["charge"] == 0, reference_columns["pdg"] == PHOTON
+        for name, true, ours in (
+            ("photons", photon, of_photons),
+            ("neutral hadrons", neutral & ~photon, theirs & ~of_photons),
+        ):
+            table[f"n {name}"] = total_of(visible & true & (p > MIN_MOMENTUM))
+            table[f"true {name}"] = with_hits * total_of(truth["energy"] * (visible & true))
+            table[f"found {name}"] = with_hits * _total(reference, reference_columns["energy"] * ours)
+
     # Where the code is in no table its charge is NaN, which is near to nothing.
     off = ~(np.abs(known_charges(truth["pdg"]) - truth["charge"]) < CHARGE_ROUNDING)
     table["particles"], table["wrong charges"] = counts, total_of(off & (truth["energy"] > 0))
@@ -323,6 +344,7 @@ def _of_truth(events: Events, targets: Mapping[str, Any] | None, counted: Table)
     place = np.maximum(np.hypot(x, y) / detector.ecal_inner_radius, np.abs(z) / detector.ecal_inner_z)
     table["vertex"] = np.full(len(events), np.nan)
     np.fmax.at(table["vertex"], event[made], place[made])
+    table["born outside"] = total_of(truth["energy"] * (visible & (place > 1)))
     if events.hit_links is not None:
         linked = np.zeros(len(energy), dtype=np.bool_)
         linked[Links.of(events.hit_links).flat_source(jagged.count(events.hits))] = True

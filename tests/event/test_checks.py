@@ -266,6 +266,27 @@ def reference_before(events):
     return dataclasses.replace(events, reference=events.reference[np.roll(np.arange(len(events)), 1)])
 
 
+def of_photons(factor):
+    """The photons of the reference with another energy."""
+
+    def change(columns):
+        scale = np.where(columns["pdg"] == 22, factor, 1.0)
+        return {name: scale * columns[name] for name in ("energy", "px", "py", "pz")}
+
+    return changed("reference", change)
+
+
+def hard_along_the_beam(events):
+    def change(columns):
+        hard = columns["energy"] > 3.0
+        p = np.sqrt(columns["px"] ** 2 + columns["py"] ** 2 + columns["pz"] ** 2)
+        return {"px": np.where(hard, 0.0, columns["px"]), "py": np.where(hard, 0.0, columns["py"])} | {
+            "pz": np.where(hard, p, columns["pz"])
+        }
+
+    return truth(change)(events)
+
+
 def one_event(factor):
     """The energies of the hits of one event on another scale."""
 
@@ -443,6 +464,20 @@ DEAD = r"no hits of (?!.*no hits){} are in layers {} to {}, and \d+ in one besid
         (second_half(truth(lambda columns: {"pz": -columns["pz"]})), r"photons, by links, lie more than \d.* rad"),
         (energy(0.6), r"hits have 0\.6.* times the energy of the \d+ photons"),
         (energy(1.6), r"hits have 1\.[567].* times the energy of the \d+ photons"),
+        (
+            lambda events: dataclasses.replace(events, truth=ak.concatenate([events.truth, events.truth], axis=1)),
+            "50% of the stable true particles have the momentum of another one: they are there twice",
+        ),
+        (four_times(hard_along_the_beam), r"[5-9]\d% of the visible energy of .* goes along the beam, where nothing"),
+        (
+            four_times(truth(lambda of: {"vertex.z": np.where(of["status"] == 1, 3000.0, of["vertex.z"])})),
+            r"100% of the energy of stable true particles begins behind the ECAL's face: do their vertices say where",
+        ),
+        (four_times(of_photons(0.3)), r"photons of the reference have 0\.3\d times the energy of true ones"),
+        (
+            four_times(changed("reference", lambda of: {"pdg": np.where(of["pdg"] == 22, 2112, of["pdg"])})),
+            "photons of the reference have 0.00 times the energy of true ones",
+        ),
         (reference(0.0, "energy"), r"particles of the reference have 0 GeV, hits .* GeV, tracks .* GeV"),
         (reference(3.0, "energy", "px", "py", "pz"), r"particles of the reference have .* GeV, hits .* GeV"),
         (reference(1.5, "energy", "px", "py", "pz"), r"reference have .* GeV, visible true particles"),
@@ -537,6 +572,12 @@ def many(data_dir) -> Events:
 def test_pions_as_muons_or_electrons_are_said(many, change, said):
     text = problems_of(checks(change(many[:60])))
     assert re.search(said, text), text
+
+
+def test_mirrored_photons_of_the_reference_are_said_of_25_events(many):
+    mirrored = changed("reference", lambda of: {"pz": np.where(of["pdg"] == 22, -of["pz"], of["pz"])})
+    text = problems_of(checks(mirrored(many[:25])))
+    assert re.search(r"\d+% of the \d\d hardest neutral particles of the reference have no hits", text), text
 
 
 def octant_of(hits):
@@ -857,6 +898,12 @@ def test_hits_without_targets_and_absent_links_are_said(cld_rec):
     text = problems_of(checks(events))
     assert re.search(r"\d+\.\d% of the hits' energy belongs to no target", text)
     assert re.search(r"\d+% of the energy of ecal_barrel.* is linked to particles", text)
+    text = problems_of(checks(dataclasses.replace(cld_rec, hit_links=links[links.source % 12 > 0])))
+    assert re.search(r"9[12]% of the energy of ecal_barrel is linked to particles", text)
+    assert "belongs to no target" not in text
+    of_tracks = cld_rec.track_links
+    events = dataclasses.replace(cld_rec, track_links=of_tracks[of_tracks.source % 6 > 0])
+    assert re.search(r"8\d% of the tracks is linked to particles", problems_of(checks(events)))
     outside = links[cld_rec.hits.subdetector[links.source] != 0]
     for change, said in (
         ({"hit_links": outside}, "0% of the energy of ecal_barrel"),
