@@ -46,13 +46,17 @@ MIN_MIXED = 4  # and fewest tracks of one
 REFERENCE_OVER = (0.5, 2.0)  # plausible energy of an event's reference over its hits' or tracks'; found: 0.77 to 1.52
 MIN_OTHERS, CHANCE = 10, 1e-3  # fewest events beside a run that lacks hits, and its largest probability to be said
 MIN_ENTERING = 4  # fewest tracks into the barrel or the endcaps of an ECAL, of which one surely leaves hits
-LAYER_SCALE = 3.0  # largest plausible ratio of hits' energies in a layer to others'; 1.9 in thicker layers of the ILD
+LAYER_SCALE = 3.0, 2.2  # largest plausible ratio of hits' energies in a layer to others'; by known radiation lengths
 GROUP_SCALE = 2.3  # the same for a sector of azimuth, a side, ...; healthy files: up to 2.0
 MIN_EVENTS_SCALED = 3  # fewest events of such a group
 MIN_SOFT, MAX_FAINT = 0.03, 0.2  # plausible shares of an event's hits; found: at least 0.054, at most 0.10
 NEAR_LARGEST, SATURATED = 0.9, 10  # of the largest energy, and hits above it, from which on there is a limit
 MIN_EXPECTED, DEAD = 9, 0.1  # fewest events that should have hits in a sector or on a side, and smallest part that has
-DEEP = 20  # first layer of an HCAL's deep ones
+LATE = 6.0  # ns after light from the IP that the latest hit of hadronic showers has; found: at least 9
+LIGHT, FLIGHT = 299.8, 5.0  # mm/ns; median of times, ns, that contain the flight of light
+RANGE_SCALE = 1.7  # the same for ranges of layers, by radiation lengths
+RANGES = {"in layers 0 to 4": (0, 5), "in layers 0 to 9": (0, 10), "in layers 10 to 19": (10, 20)}
+RANGES["from layer 20 on"] = (20, 1000)
 
 CELLS = {"ecal": (11.0, 1.4), "hcal": (22.0, 1.6)}
 """Expected `LOWER` quantile of the hit energies, MeV per radiation length of a layer, and largest plausible ratio to
@@ -312,13 +316,13 @@ QUANTITIES: Mapping[str, tuple[Quantity, ...]] = {
     ),
     "trails": (  # lengths in cells
         Quantity("entries", "trail", ENTRIES, 0.65, halves=0.15, sectors=0.4, changes=0.3),
-        Quantity("lost hits", "layers", LAYERS, 0.9, halves=0.06, changes=0.15),
+        Quantity("lost hits", "layers", LAYERS, 0.93, halves=0.06, changes=0.15),
         Quantity("place", "ecal_azimuth", f"{ENTERS}azimuth", -0.6, 0.6, 0.5, changes=1.0),
         Quantity("place", "ecal_polar", f"{ENTERS}polar angle", -0.6, 0.6, 0.5, changes=1.0),
         Quantity("helix", "helix", HELIX, 0.6, halves=0.3, changes=0.4),
         Quantity("curvature", "momentum", MOMENTA, -0.02, 0.02, 0.5, changes=0.05),
         Quantity("charges", "opposite", BENT, high=0.1),
-        Quantity("HCAL", "behind", IN_HCAL, 0.55, halves=0.25, changes=0.5),
+        Quantity("HCAL", "behind", IN_HCAL, 0.75, halves=0.25, changes=0.5),
         # Found: at least 0.85; with half of the hits up to 0.75.
         Quantity("lost hits", "hcal_layers", LAYERS.replace("ECAL", "HCAL"), 0.82, halves=0.1, changes=0.2),
         Quantity("HCAL place", "hcal_azimuth", f"{BEHIND}azimuth", -1.0, 1.0, 0.5, changes=2.0),
@@ -328,7 +332,7 @@ QUANTITIES: Mapping[str, tuple[Quantity, ...]] = {
         Quantity(
             "HCAL cells", "hcal_cell", CELL.format("HCAL"), quantile=0.25, halves=0.25, changes=1.0, relative=True
         ),
-        Quantity("tracks twice", "twice", COPIES, high=0.1),
+        Quantity("tracks twice", "twice", COPIES, high=0.02),
         Quantity("links of trails", "own", OWN, 0.9, changes=0.2),
         Quantity("links of trails", "hcal_own", OWN.replace("enter", "enter the HCAL"), 0.6, changes=0.3),
         # Sure with fewer tracks than the mean, which one track in the wrong place changes.
@@ -476,12 +480,16 @@ def _each_event(scales: Scales, detector: Detector) -> Iterator[Check]:
             without = (counts[name] == 0) & np.all([large[other] for other in others], axis=0)
             text = f"{_entries(scales, table, without)}: no {name}, and most other events have at least"
             yield Check("empty events", not without.any(), f"{text} {least[name]:.0f}")
-    if trails := scales.table("trails"):
+    for column, kind in (("trail", "ECAL"), ("behind", "HCAL")):
+        known = np.isfinite(scales.table("trails").get(column, np.zeros(0)))
+        trails = {name: values[known] for name, values in scales.table("trails").items()}
+        if not known.any():
+            continue
         group, n = _groups(trails["file"], trails["entry"], trails["endcap"])
-        empty = ((n >= MIN_ENTERING) & (np.bincount(group, trails["trail"]) == 0))[group]
+        empty = ((n >= MIN_ENTERING) & (np.bincount(group, trails[column]) == 0))[group]
         for region, inside in (("barrel", trails["endcap"] == 0), ("endcaps", trails["endcap"] > 0)):
             if 2 * np.count_nonzero(empty & inside) < np.count_nonzero(inside):  # else all events lack them
-                text = f"{_entries(scales, trails, empty & inside)}: no hits of the ECAL where {MIN_ENTERING} or more"
+                text = f"{_entries(scales, trails, empty & inside)}: no hits of the {kind} where {MIN_ENTERING} or more"
                 yield Check("empty events", not (empty & inside).any(), f"{text} tracks enter its {region}")
     for part in (part.name for part in detector.calorimeters if part.kind in CELLS):
         empty = _run_without(table, f"hits {part}")
@@ -572,6 +580,7 @@ GENERAL = {
     "cell size": "cells are as large as described",
     "faces": "hits lie within their calorimeters as described",
     "layers": "layers follow the depth of the hits",
+    "times": "the latest hits of HCALs are those of hadronic showers",
     "dead parts": "ECAL and HCAL have hits at all azimuths and on both sides",
     "links": "hits and tracks are linked to particles",
 }
@@ -601,7 +610,14 @@ def _calorimeters(scales: Scales, detector: Detector) -> Iterator[Check]:
             text += f" {expected:.2g} GeV of layers of {length:g} radiation lengths"
             yield Check("cells", expected / factor - step < low.value < expected * factor + step, text)
 
-        scaled = _scaled(energy, layer, LAYER_SCALE)
+        # By radiation lengths, where they are described: hits in thicker layers have more energy.
+        edges = np.cumsum([0.0] + [layers.pitch for layers in part.layers for _ in range(layers.count)])
+        lengths = np.array([layers.radiation_lengths or np.nan for layers in part.layers for _ in range(layers.count)])
+        each, by_length = energy, bool(len(lengths) and np.isfinite(lengths).all() and np.isfinite(depth).all())
+        if by_length:  # the first layer may be 0 or 1
+            first = np.median(layer - (np.searchsorted(edges, depth, side="right") - 1))
+            each = energy / lengths[np.clip(layer - first, 0, len(lengths) - 1).astype(np.int64)]
+        scaled = _scaled(each, layer, LAYER_SCALE[by_length])
         text = f"{', '.join(f'{n} ({ratio:.2g} times)' for n, ratio in scaled)} of {part.name}"
         yield Check("cells", not scaled, f"hits have another energy than those of other layers in layer {text}")
 
@@ -611,11 +627,21 @@ def _calorimeters(scales: Scales, detector: Detector) -> Iterator[Check]:
         several = np.bincount(pairs >> 40)[sector] >= MIN_EVENTS_SCALED
         scaled_at = [(_degrees(n), ratio) for n, ratio in _scaled(energy, np.where(several, sector, -1), GROUP_SCALE)]
         groups = {"at +z": hits["z"][mine] > 0, "in layers of even number": layer % 2 == 0}
-        groups |= {f"from layer {DEEP} on": layer >= DEEP} if part.kind == "hcal" else {}
-        ratios = [(where, _ratio(energy, inside, event[mine])) for where, inside in groups.items()]
-        scaled_at += [(where, ratio) for where, ratio in ratios if abs(np.log(ratio)) > np.log(GROUP_SCALE)]
+        ratios = [(where, _ratio(energy, inside, event[mine]), GROUP_SCALE) for where, inside in groups.items()]
+        for where, (begin, end) in RANGES.items() if by_length else ():
+            ratios.append((where, _ratio(each, (layer >= begin) & (layer < end), event[mine]), RANGE_SCALE))
+        scaled_at += [(where, ratio) for where, ratio, most in ratios if abs(np.log(ratio)) > np.log(most)]
         text = ", ".join(f"{ratio:.2g} times the energy of others {where}" for where, ratio in scaled_at)
         yield Check("cells", not scaled_at, f"hits of {part.name} have {text}")
+
+        # Hadronic showers have late hits; muons and photons, which leave few in an HCAL, have not.
+        time, n_hits = hits["time"][mine], scales.table("events")[f"hits {part.name}"]
+        showers = part.kind == "hcal" and np.count_nonzero(n_hits >= MANY["hits of the HCAL"]) >= MIN_EVENTS_SCALED
+        if showers and np.isfinite(time).all() and np.ptp(time) > 0:
+            flight = np.linalg.norm([hits[axis][mine] for axis in "xyz"], axis=0) / LIGHT
+            last = (time - flight if np.median(time) > FLIGHT else time).max()
+            text = f"the latest hit of {part.name} is {last:.2g} ns after light from the IP: are hits cut in time?"
+            yield Check("times", bool(last > LATE), text)
 
         # A readout of some bits has few values, and its largest one more often; crystals see whole showers.
         n = np.count_nonzero(energy > NEAR_LARGEST * energy.max())
@@ -632,7 +658,6 @@ def _calorimeters(scales: Scales, detector: Detector) -> Iterator[Check]:
             good = described <= sparse * CELL_SIZE * size and smallest <= sparse * CELL_SIZE * described
             yield Check("cell size", good, f"cells of {part.name} are {size:.3g} mm large (described: {described:g})")
 
-        edges = np.cumsum([0.0] + [layers.pitch for layers in part.layers for _ in range(layers.count)])
         if len(edges) == 1 or part.region == "other" or not np.isfinite(depth).all():
             continue
         outside, face = ((depth < -PLACE) | (depth > edges[-1] + PLACE)).mean(), FACES[part.region]

@@ -473,9 +473,10 @@ def _of_cells(events: Events) -> dict[str, npt.NDArray[Any]]:
 
 
 def _of_hits(events: Events, depth: Floats) -> dict[str, npt.NDArray[Any]]:
-    """Columns of up to `MAX_HITS` hits of each ECAL and HCAL: number of their `part`, `energy`, GeV, `layer`, `depth`
-    behind the face, `x`, `y` and `z`, mm; and, for the size of cells, distance to the nearest hit, `neighbour`, mm, in
-    the fullest layer of each calorimeter, of the event with the most hits in it; NaN if not known."""
+    """Columns of up to `MAX_HITS` hits of each ECAL and HCAL: number of their `part`, `energy`, GeV, `layer`, `time`,
+    ns, `depth` behind the face, `x`, `y` and `z`, mm; and, for the size of cells, distance to the nearest hit,
+    `neighbour`, mm, in the fullest layer of each calorimeter, of the event with the most hits in it; NaN if not known.
+    """
     from scipy.spatial import KDTree  # here: its import takes a twentieth of the start of a reconstruction
 
     hits = jagged.columns(events.hits)
@@ -496,7 +497,7 @@ def _of_hits(events: Events, depth: Floats) -> dict[str, npt.NDArray[Any]]:
             # The nearest of two is the hit itself.
             neighbour[fullest] = KDTree(position[fullest]).query(position[fullest], k=2)[0][:, 1]
             rows.append(fullest)
-    columns = {"part": hits["subdetector"], "energy": hits["energy"], "layer": hits["layer"]}
+    columns = {"part": hits["subdetector"], "energy": hits["energy"], "layer": hits["layer"], "time": hits["time"]}
     columns |= {"event": event, "depth": depth, "neighbour": neighbour, **dict(zip("xyz", position.T, strict=True))}
     # Hits of the fullest layers may be among the evenly spaced ones, too.
     chosen = np.unique(np.concatenate(rows))

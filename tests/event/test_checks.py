@@ -76,6 +76,22 @@ def moved(change, kind="", region=""):
     return hits(change_columns, kind, region)
 
 
+def layers(factor, kind, begin, end):
+    """Multiplies energies in layers."""
+
+    def change(columns):
+        inside = (columns["layer"] >= begin) & (columns["layer"] < end)
+        return {"energy": np.where(inside, factor, 1.0) * columns["energy"]}
+
+    return hits(change, kind)
+
+
+def after_light(events):
+    """Times of the hits, ns, after light from the IP; those of CLD are stored so."""
+    time, position = jagged.flat(events.hits.time), jagged.vectors(events.hits, field="position")
+    return time - (np.linalg.norm(position, axis=1) / 299.8 if np.median(time) > 5 else 0.0)
+
+
 def turned(kind, region, angle=0.3):
     cos, sin = np.cos(angle), np.sin(angle)
     return moved(lambda x, y, z: (cos * x - sin * y, sin * x + cos * y, z), kind, region)
@@ -130,6 +146,22 @@ CASES = {
     "HCAL empty": (
         kept("hits", lambda events: ~part(events, "hcal", "")),
         "0% of .* tracks above 3 GeV have hits of the HCAL",
+    ),
+    "cut in time": (
+        kept("hits", lambda events: after_light(events) < 1.0),
+        r"the latest hit of hcal_\w+ is (1|0\.\d+) ns after light from the IP: are hits cut in time\?",
+    ),
+    "first layers of the ECAL x 2": (
+        layers(2.0, "ecal", 0, 5),
+        r"hits of ecal_\w+ have (2|1\.[789])\S* times the energy of others in layers 0 to 4",
+    ),
+    "first layers of the HCAL x 2": (
+        layers(2.0, "hcal", 0, 10),
+        r"hits of hcal_\w+ have .*(1\.[789]|2)\d* times the energy of others in layers 0 to 9",
+    ),
+    "deep layers of the ECAL x 0.5": (
+        layers(0.5, "ecal", 20, 99),
+        r"hits of ecal_\w+ have .*0\.\d+ times the energy of others from layer 20 on",
     ),
     "barrel twice": (twice_in_the_barrel, r"\d+% of the hits of ecal_barrel lie in the cell of another one"),
     "ECAL endcap turned": (turned("ecal", "endcap"), r"\d+% of \d+ tracks have hits of the ECAL where they enter"),
@@ -714,6 +746,53 @@ def test_a_turned_barrel_of_the_hcal_is_said_of_90_events(many):
     """With five events it is not: few tracks above 3 GeV have hits in the HCAL's barrel."""
     assert not problems(many)
     assert problems(turned("hcal", "barrel")(many.without_truth())) & {"HCAL", "HCAL place"}
+
+
+def split(events, share=0.15):
+    """Some tracks once more, with half of their momentum."""
+    again = ak.unflatten(np.random.default_rng(0).random(ak.count(events.tracks.charge)) < share, ak.num(events.tracks))
+    half = tracks(0.5, "momentum", "calo_momentum")(events).tracks[again]
+    return dataclasses.replace(events.without_truth(), tracks=ak.concatenate([events.tracks, half], axis=1))
+
+
+def without_chips(events):
+    """A fifth of the blocks of 72 mm is dead."""
+    block = np.floor(jagged.vectors(events.hits, field="position") / 72.0).astype(np.int64)
+    _, chip = np.unique(block, axis=0, return_inverse=True)
+    dead = np.random.default_rng(0).random(chip.max() + 1) < 0.2
+    return kept("hits", lambda _: ~dead[chip.reshape(-1)])(events)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (split, r"1\d% of \d+ tracks enter where another one does"),
+        (without_chips, r"tracks have hits in 90% of the first layers of the ECAL in the barrel"),
+        (
+            kept("hits", lambda e: np.random.default_rng(0).random(ak.count(e.hits.energy)) > 0.12),
+            r"tracks have hits in 8\d% of the first layers of the ECAL",
+        ),
+    ],
+    ids=["split tracks", "dead chips", "an eighth of the hits"],
+)
+def test_faults_of_a_tenth_and_more_are_said_of_90_events(many, change, said):
+    text = problems_of(checks(change(many.without_truth())))
+    assert re.search(said, text), text
+
+
+def test_a_barrel_of_the_hcal_turned_by_5_degrees_is_said_of_25_events(many):
+    text = problems_of(checks(turned("hcal", "barrel", 0.087)(many[:25].without_truth())))
+    assert re.search(r"\d+% of \d\d tracks above 3 GeV have hits of the HCAL behind them in the barrel", text), text
+
+
+def test_hits_of_the_hcal_of_another_event_are_said(many):
+    """In every fifth event."""
+    events, next_one = many[:40].without_truth(), np.roll(np.arange(40), -1)
+    hcal = ak.unflatten(part(events, "hcal", ""), ak.num(events.hits))
+    mixed = ak.concatenate([events.hits[~hcal], events.hits[hcal][next_one]], axis=1)
+    chosen = ak.concatenate([mixed[i : i + 1] if i % 5 == 0 else events.hits[i : i + 1] for i in range(40)])
+    text = problems_of(checks(dataclasses.replace(events, hits=chosen)))
+    assert re.search(r"\d+ of entries \d+ to \d+: no hits of the HCAL where 4 or more tracks enter its barrel", text)
 
 
 def test_neutral_and_single_particles_have_lost_no_tracks(jets):
