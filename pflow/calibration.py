@@ -73,7 +73,8 @@ def decoding_grid(decoding: DecodingConfig, **choices: Sequence[float] | None) -
     """
 
     def nearest_first(name: str, values: Sequence[float]) -> list[Any]:
-        return sorted(set(values), key=lambda value: (abs(value - getattr(decoding, name)), value))
+        own = getattr(decoding, name)  # None: no threshold
+        return sorted(set(values), key=lambda value: (0.0 if own is None else abs(value - own), value))
 
     try:
         # `best` takes the first of equal ones: files that tell none apart change the model least.

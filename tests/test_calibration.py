@@ -153,6 +153,8 @@ def test_the_grid_has_all_pairs_and_refuses_other_thresholds():
     # Nearest to the model's own, 0.9 and 0.3, first: of equal ones `best` takes the first.
     assert pairs == [(0.6, 0.2), (0.6, 0.1), (0.5, 0.2), (0.5, 0.1)]
     assert all(decoding.max_particles == 7 for decoding in grid)
+    grid = decoding_grid(DecodingConfig(eos_threshold=None), eos_threshold=[0.5, 0.3])  # as published
+    assert [decoding.eos_threshold for decoding in grid] == [0.3, 0.5]
     with pytest.raises(ConfigError, match="existence_threshold"):
         decoding_grid(DecodingConfig(), existence_threshold=[0.5])
     with pytest.raises(ConfigError, match="existence_threshold"):

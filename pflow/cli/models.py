@@ -176,7 +176,8 @@ def calibrate(args: argparse.Namespace) -> int:
         trials = calibration.calibrate(model, paths, decodings, read_options(args), **options)
     chosen = calibration.best(trials, args.choose_by)
     for trial in trials:
-        values = [f"{name} {getattr(trial.decoding, name):g}" for name in CHOICES if hasattr(trial.decoding, name)]
+        given = {name: getattr(trial.decoding, name, None) for name in CHOICES}
+        values = [f"{name} {value:g}" for name, value in given.items() if value is not None]
         reference = "not in all files" if math.isnan(trial.reference) else f"{trial.reference:.4f}"
         kept = " (kept)" if trial is chosen and len(trials) > 1 else ""
         print(
@@ -206,12 +207,12 @@ def calibrate(args: argparse.Namespace) -> int:
         ):
             if names:
                 print(f"uncertainties of {', '.join(names)}: {state}, fewer than {least} matched particles of each")
-    # Of an earlier calibration are the curves and factors that stay.
-    calibrated_on = [
-        *model.config["provenance"].get("calibrated_on", ()),
-        {"files": [Path(path).name for path in paths], "uuids": list(filter(None, uuids))},
-    ]
-    changes: dict[str, Any] = {"calibration": made, "decoding": chosen.decoding, "calibrated_on": calibrated_on}
+    changes: dict[str, Any] = {"calibration": made, "decoding": chosen.decoding}
+    if made != model.calibration or chosen.decoding != model.reconstructor.decoding:
+        # Of an earlier calibration are the curves and factors that stay.
+        earlier = model.config["provenance"].get("calibrated_on", ())
+        on = {"files": [Path(path).name for path in paths], "uuids": list(filter(None, uuids))}
+        changes["calibrated_on"] = [*earlier, on]
     for written in write_weights(args.checkpoint, args.output, **changes, force=args.force):
         print(f"{written}: {written.stat().st_size / 1e3:.0f} kB")
     return 0

@@ -17,7 +17,7 @@ import yaml
 from pflow.cli.main import add_option, main
 from pflow.config import builtin_names, from_plain, load_yaml, resolve, to_plain
 from pflow.errors import ConfigError, InputError, check_choice, check_fields, nearest
-from pflow.io.atomic import disk_errors, replacing
+from pflow.io.atomic import check_output, disk_errors, replacing
 
 SUMMARY = "training.json"
 """Written last into the folder of a stage or of weights: how they were made."""
@@ -221,6 +221,9 @@ def run_recipe(
     to_run = {name: words for name, (folder, words) in commands.items() if not is_finished(folder)}
     if "calibrate" in to_run:
         to_run["calibrate"] = [*to_run["calibrate"], *recipe.calibration(last)]
+        from pflow.checkpoint import FILES
+
+        check_output(weights, force=True, holds=(*FILES, SUMMARY))  # now, and not after the trainings
     check(to_run)
     codes, before = [0], None
     for name, (folder, words) in commands.items():

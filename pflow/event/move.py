@@ -275,10 +275,12 @@ class Move:
                 older = f"name it (--detector {detector.name}) if this is what an older model stores"
                 raise ConfigError(f"{where}{text}: {older}, or complete its YAML file (pflow detector drafts one)")
         several = np.array([c.n_layers != 1 for c in events.detector.calorimeters])[hits["subdetector"]]
-        unknown = (hits["layer"] < 0) & several & np.isin(kind, (ECAL, HCAL))
-        if (self.hcal_layers or max(self.layers, self.ecal_cells, self.hcal_cells) > 1) and unknown.any():
-            text = "so that no layers can be left out, and cells of different layers would be summed"
-            raise ConfigError(f"{where}the hits have no layer numbers, {text}")
+        unknown = (hits["layer"] < 0) & (hits["energy"] > 0) & several
+        for number, name in ((ECAL, "ecal"), (HCAL, "hcal")):
+            used = max(self.layers, getattr(self, f"{name}_cells")) > 1 or (number == HCAL and self.hcal_layers)
+            if used and unknown[kind == number].any():
+                text = "so that no layers can be left out, and cells of different layers would be summed"
+                raise ConfigError(f"{where}the hits of the {name.upper()} have no layer numbers, {text}")
         depth = depths(events) if self.hcal_layers else np.zeros(0)
         for number, part in enumerate(events.detector.calorimeters if self.hcal_layers else ()):
             mine = hits["subdetector"] == number

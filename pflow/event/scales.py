@@ -31,6 +31,7 @@ from pflow.physics.pdg import is_invisible, known_charges
 ELECTRON, MUON, TAU, PHOTON, NEUTRAL_HADRONS = 11, 13, 15, 22, (130, 2112)
 HARD_TRUE = 3.0  # GeV, energy of a true particle whose hits tell its class
 BEAM = 0.9998  # cosine of the polar angle beyond which nothing is seen
+OF_CLASS = 0.1  # smallest part of an event's visible energy in a class of which its reference is looked at
 SOFT = 0.1  # GeV, largest momentum of true particles that are not looked for twice
 CHARGE_ROUNDING = 0.01  # largest difference, e, of a charge from the PDG's that counts as none
 
@@ -321,9 +322,13 @@ def _of_truth(events: Events, targets: Mapping[str, Any] | None, counted: Table)
             ("photons", photon, of_photons),
             ("neutral hadrons", neutral & ~photon, theirs & ~of_photons),
         ):
-            table[f"n {name}"] = total_of(visible & true & (p > MIN_MOMENTUM))
-            table[f"true {name}"] = with_hits * total_of(truth["energy"] * (visible & true))
-            table[f"found {name}"] = with_hits * _total(reference, reference_columns["energy"] * ours)
+            seen = visible & true & (np.abs(momentum[:, 2]) <= BEAM * p)
+            energy_of = total_of(truth["energy"] * seen)
+            # A few of a class are fewer than the particles of other classes that are taken for them.
+            several = np.where(energy_of > OF_CLASS * of_all, whole, np.nan)
+            table[f"n {name}"] = np.where(several > 0, total_of(seen & (p > MIN_MOMENTUM)), 0)
+            table[f"true {name}"] = several * energy_of
+            table[f"found {name}"] = several * _total(reference, reference_columns["energy"] * ours)
 
     # Where the code is in no table its charge is NaN, which is near to nothing.
     off = ~(np.abs(known_charges(truth["pdg"]) - truth["charge"]) < CHARGE_ROUNDING)
@@ -344,7 +349,8 @@ def _of_truth(events: Events, targets: Mapping[str, Any] | None, counted: Table)
     place = np.maximum(np.hypot(x, y) / detector.ecal_inner_radius, np.abs(z) / detector.ecal_inner_z)
     table["vertex"] = np.full(len(events), np.nan)
     np.fmax.at(table["vertex"], event[made], place[made])
-    table["born outside"] = total_of(truth["energy"] * (visible & (place > 1)))
+    outwards = np.einsum("pa,pa->p", np.nan_to_num(np.stack([x, y, z], axis=1)), momentum) > 0  # not of cosmic rays
+    table["born outside"] = total_of(truth["energy"] * (visible & (place > 1) & outwards))
     if events.hit_links is not None:
         linked = np.zeros(len(energy), dtype=np.bool_)
         linked[Links.of(events.hit_links).flat_source(jagged.count(events.hits))] = True

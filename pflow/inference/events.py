@@ -59,8 +59,12 @@ MAX_BATCH_TOKENS = 65536
 COLUMNS = tuple(field.name for field in dataclasses.fields(ParticleTokens) if field.name != "counts")
 """Columns of generated particles that are kept."""
 
-# In a forked process (Python's pools on Linux up to 3.13) torch waits for ever for threads that the parent has.
-os.register_at_fork(after_in_child=functools.partial(torch.set_num_threads, 1))
+
+@functools.cache
+def _one_thread_in_forks() -> None:
+    """In a forked process (Python's pools on Linux up to 3.13) torch waits for ever for threads that its parent has."""
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=functools.partial(torch.set_num_threads, 1))
 
 
 class Engine:
@@ -79,6 +83,7 @@ class Engine:
         candidates: float | None = None,
         batch_size: int | None = None,
     ) -> None:
+        _one_thread_in_forks()
         self.model, self.device = model, pick_device(device)
         network = model.reconstructor
         # Only where needed: a walk through all modules costs a lone event 5% of its time.

@@ -20,7 +20,7 @@ from pflow.data.dataset import Chunk, FileOptions
 from pflow.errors import ConfigError, InputError, warn
 from pflow.event import jagged
 from pflow.event.checks import check_training_range, compare, problems, warn_of
-from pflow.event.events import TRUTH_OPTIONS, BadEntriesWarning, Events, Flag, without_refused
+from pflow.event.events import TRUTH_OPTIONS, BadEntriesWarning, Events, Flag, keep_hits, without_refused
 from pflow.event.merge import Merge
 from pflow.event.move import Move
 from pflow.event.scales import Scales, measure
@@ -55,8 +55,8 @@ from pflow.metrics.scan import (
     value_text,
 )
 from pflow.metrics.stats import N_RESAMPLES, SEED, Floats, Ints
-from pflow.physics.detector import Detector, digest
-from pflow.physics.geometry import measures
+from pflow.physics.detector import HCAL, Detector, digest
+from pflow.physics.geometry import kind_index, measures
 from pflow.tokens.features import FEATURES
 from pflow.tokens.tokeniser import Tokeniser
 
@@ -198,7 +198,9 @@ def scan(
         for point in points:
             chunk = samples[point.sample].chunks[0]
             file = worker.files.open(chunk.path)
-            point.move.check(file.read_all(chunk.start, min(chunk.stop, chunk.start + LOOKED_AT), truth=False)[0])
+            first = file.read_all(chunk.start, min(chunk.stop, chunk.start + LOOKED_AT), truth=False)[0]
+            point.move.check(first)
+            _check_layers(first, point.move)
         moved = [point.move.detector(samples[point.sample].detector) for point in points]
         # The models run one after the other, so that their workers can share open files.
         workers = {
@@ -337,6 +339,16 @@ def _match(samples: Sequence[Sample], worker: Worker) -> None:
         sample.places = np.where(places >= 0, places, sample.places)
 
 
+def _check_layers(events: Events, move: Move) -> None:
+    """InputError: layers are to be left out by numbers that do not follow the depth of the hits."""
+    if move.layers == 1 and not move.hcal_layers:
+        return
+    if move.layers == 1:
+        events = keep_hits(events, kind_index(events.detector)[jagged.columns(events.hits)["subdetector"]] == HCAL)
+    if wrong := problems(check for check in compare(measure(events)) if check.name == "layers"):
+        raise InputError(f"{wrong}; no layers can be left out by such numbers", file=events.path)
+
+
 def _with_detectors(
     points: list[ScanPoint], detectors: Mapping[str, Detector], steps: Iterable[str]
 ) -> tuple[dict[str, str], list[ScanPoint]]:
@@ -420,9 +432,6 @@ def _measured(
             # The detector is one of the limits. Moved events have other thresholds and cells, by the user's choice.
             checks = [check for check in checks if check.name == "reconstructed energy" or as_simulated]
             warn_of([check for check in checks if check.name != "detector"], task.point.name)
-            wrong = problems(check for check in checks if check.name == "layers")
-            if wrong and any(of.point.move.layers > 1 or of.point.move.hcal_layers for of in tasks):
-                raise InputError(f"{wrong}; no layers can be left out by such numbers", file=sample.chunks[0].path)
             yield (
                 task,
                 PointResult.of(

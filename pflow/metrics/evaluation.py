@@ -169,6 +169,7 @@ class Evaluation:
         self.n_targets = 0
         self.algorithms: dict[str, AlgorithmMetrics] = {}
         self.titles: dict[str, str] = {}
+        self._names: dict[str, dict[str, None]] = {}
         self.matched_by: dict[str, str] = {}
         # Dictionaries instead of sets, because they keep the order of the files.
         self.samples: dict[str, None] = {}
@@ -252,8 +253,9 @@ class Evaluation:
             metrics.update(true, particles, matches, close, positions)
             metrics.parts["track_momentum"].update(reconstruction.track_momentum(events))
             # Files may hold particles of different algorithms as their reference.
-            names = [*self.titles.get(algorithm, "").split(" and "), reconstruction.name]
-            self.titles[algorithm] = " and ".join(dict.fromkeys(filter(None, names)))
+            names = self._names.setdefault(algorithm, {})
+            names[reconstruction.name] = None
+            self.titles[algorithm] = " and ".join(names)
 
     def _rule(self, algorithm: str, reconstruction: Reconstruction) -> Matching | HitMatching:
         """The rule of the settings, or energy and angle for a further algorithm without links from hits."""

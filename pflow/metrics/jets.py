@@ -119,7 +119,7 @@ def find_jets(
         zeros = np.zeros(int(jagged.count(jets).sum()))
         return ParticleTable.from_records(jagged.replaced(jets, {"pdg": zeros, "charge": zeros}))
     check_particles(particles, "particles")
-    for error in find_faults(particles).values():
+    for error in find_faults(particles, fields=tuple(COMPONENTS)).values():
         raise error
     inputs = ak.zip({name: getattr(particles, component) for component, name in COMPONENTS.items()})
     counts = jagged.count(particles)

@@ -45,9 +45,16 @@ from pflow.physics.arrays import Index
 from pflow.physics.kinematics import angle_between, unit_vector
 from pflow.physics.pdg import CLASSES, class_index
 
+NUMBERS = ("charge", "energy", "px", "py", "pz")
+
 
 def find_faults(
-    particles: ak.Array, *, name: str = "particles", file: str | None = None, entries: Ints | None = None
+    particles: ak.Array,
+    *,
+    name: str = "particles",
+    file: str | None = None,
+    entries: Ints | None = None,
+    fields: Sequence[str] = NUMBERS,
 ) -> dict[int, InputError]:
     """For each event of records [event, particle] with one, by its index: a number not finite, or an energy below 0.
 
@@ -55,7 +62,7 @@ def find_faults(
     """
     faults: dict[int, InputError] = {}
     event = jagged.event_index(jagged.count(particles))
-    for field, values in _numbers(particles).items():
+    for field, values in _numbers(particles, fields).items():
         # Energies below 0 would lower the fake energy, and can hide too much energy elsewhere in the event.
         least = 0.0 if field == "energy" else -np.inf
         for row in np.flatnonzero(~np.isfinite(values) | (values < least)).tolist():
@@ -67,9 +74,8 @@ def find_faults(
     return faults
 
 
-def _numbers(particles: ak.Array) -> dict[str, Floats]:
-    """Charge [e] if there is one, energy [GeV] and momentum [GeV] of all particles."""
-    fields = ("charge",) * hasattr(particles, "charge") + ("energy", "px", "py", "pz")
+def _numbers(particles: ak.Array, fields: Sequence[str] = NUMBERS) -> dict[str, Floats]:
+    """Charge [e], energy [GeV] and momentum [GeV] of all particles."""
     # Attributes: four-momenta of `vector` may hold pt, phi, eta and mass.
     return {field: jagged.flat(getattr(particles, field), np.float64) for field in fields}
 

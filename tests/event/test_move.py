@@ -375,5 +375,5 @@ def test_layers_of_the_hcal_are_counted_from_0(zqq):
 def test_layers_must_be_known(zqq):
     unknown = jagged.replaced(zqq.hits, {"layer": -1 + 0 * jagged.columns(zqq.hits)["layer"]})
     for form in (Move(layers=2), Move(ecal_cells=2)):  # cells behind each other would be summed
-        with pytest.raises(ConfigError, match="the hits have no layer numbers"):
+        with pytest.raises(ConfigError, match="the hits of the ECAL have no layer numbers"):
             form.check(dataclasses.replace(zqq, hits=unknown))

@@ -111,8 +111,10 @@ def test_layers_are_not_left_out_by_wrong_numbers(sample, options, tmp_path):
     )
     write_events(tmp_path / "half.root", events)
     message = r"have the layer of their depth: .*; no layers can be left out by such numbers"
-    with pytest.warns(ImplausibleWarning), pytest.raises(InputError, match=message):
-        scan(tmp_path / "half.root", vary={"layers": [2]}, **options)
+    for vary in ({"layers": [2]}, {"hcal_layers": [24]}):
+        with patch.object(module, "_measured") as measured, pytest.raises(InputError, match=message):
+            scan(tmp_path / "half.root", vary=vary, **options)
+        measured.assert_not_called()
 
 
 def test_a_figure_that_is_in_the_way_is_said_before_any_work(sample, options, tmp_path):

@@ -72,6 +72,9 @@ def test_reference_of_the_file_is_evaluated_with_a_title_of_its_own(truth, reco)
     for named in (events, dataclasses.replace(events, reference_name="Modern"), events):
         both.update(named, {"PFlow": reco})
     assert both.result().titles["reference"] == "Classic and Modern"
+    for _ in range(2):
+        both.update(dataclasses.replace(events, reference_name="A and B"), {"PFlow": reco})
+    assert both.result().titles["reference"] == "Classic and Modern and A and B"
     assert same(result.algorithms["PFlow"], result.algorithms["reference"])
     result = evaluate(events, dataclasses.replace(reco, name="Classic"))
     assert result.titles == {"Classic": "Classic (Classic)", "reference": "Classic (reference)"}

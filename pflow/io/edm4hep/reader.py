@@ -66,7 +66,7 @@ STATE = ("D0", "Z0", "phi", "omega", "tanLambda", "referencePoint.x", "reference
 
 FORWARD = 0.25  # collections whose hits all have a smaller r / |z| are of luminosity and other forward calorimeters
 COPY = 0.5  # a collection that shares more than this fraction of its cells with others is a copy of their hits
-MIN_STATES = 20  # states of tracks of which one surely is at the calorimeter, if the file has such states at all
+MIN_STATES = 100  # states of tracks of which one surely is at the calorimeter, if the file has such states at all
 MIN_BEHIND = 2.0  # GeV of a track that bends too little to enter the calorimeter on the other side of the IP
 MANY_BEHIND = 5  # of so many of these in an event one may have its state there, which is not used
 MAX_LINKED = 10  # entries that are read to find the targets of links
