@@ -45,6 +45,7 @@ SAME = 1e-3  # rad, largest angle between the entries of two copies of a track
 HADRON_RESPONSE = 0.73  # median energy in `NARROW` around isolated hadrons over their momentum, of ild_g4
 HADRONS = (3.0, 50.0)  # GeV, momenta of the hadrons used
 MAX_AROUND = 0.1  # largest energy of hits between the two cones of an isolated track, over its momentum
+MIN_HADRONS = 0.05  # smallest share of hadrons among isolated tracks: of muons some per cent look like one
 MIN_HADRONIC = 0.2  # smallest energy in the HCAL of a hadron over its momentum: electrons and muons have less
 MAX_ELSEWHERE = 0.9  # and largest one elsewhere: with more there is a photon beside it, as in decays of hard taus
 ROUNDS = 5  # iterations of scale and selection of hadrons, which depend on each other
@@ -111,8 +112,10 @@ class TrackDeposits:
         if "hcal_own" in trails:  # in a dense jet the hits behind a track are also others'
             trails["hcal_own"] = _where(separation > ALONE, trails["hcal_own"])
         muons = trails.pop("thin") & (hcal * narrow[:, 0] < MOST_OF_MUON)
+        hadrons, hard = deposits.hadrons(hcal) & ~muons, deposits.isolated(hcal) & (tracks.p > HADRONS[0])
+        hadrons &= np.count_nonzero(hadrons) > MIN_HADRONS * np.count_nonzero(hard)
         with np.errstate(divide="ignore", invalid="ignore"):
-            trails["response"] = _where(deposits.hadrons(hcal) & ~muons, (narrow @ np.array([hcal, ecal])) / tracks.p)
+            trails["response"] = _where(hadrons, (narrow @ np.array([hcal, ecal])) / tracks.p)
         return deposits
 
     def isolated(self, scale: float = 1.0) -> Mask:
