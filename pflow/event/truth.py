@@ -200,7 +200,7 @@ def select_targets(
     has_track = (n_tracks > 0) & use_tracks
 
     energy, needed = ancestry.energy, np.zeros(ancestry.size)
-    unseen = is_invisible(ancestry.pdg, [abs(code) for code in invisible])
+    unseen = is_invisible(ancestry.pdg, invisible)
     if rule == "stable":
         needed, candidate = _needed(energy), final
         visible = has_track | (hit_energy >= needed)

@@ -168,12 +168,16 @@ class Evaluation:
         self.counts = dict.fromkeys(("n_events", "n_bad_input", "n_max_particles", "n_truth_tracks"), 0)
         self.n_targets = 0
         self.algorithms: dict[str, AlgorithmMetrics] = {}
-        self.titles: dict[str, str] = {}
         self._names: dict[str, dict[str, None]] = {}
         self.matched_by: dict[str, str] = {}
         # Dictionaries instead of sets, because they keep the order of the files.
         self.samples: dict[str, None] = {}
         self.detectors: dict[str, None] = {}
+
+    @property
+    def titles(self) -> dict[str, str]:
+        """Name of each algorithm; of the reference several, where files hold particles of different ones."""
+        return {algorithm: " and ".join(names) for algorithm, names in self._names.items()}
 
     def update(
         self,
@@ -252,10 +256,7 @@ class Evaluation:
             metrics = self.algorithms.setdefault(algorithm, AlgorithmMetrics())
             metrics.update(true, particles, matches, close, positions)
             metrics.parts["track_momentum"].update(reconstruction.track_momentum(events))
-            # Files may hold particles of different algorithms as their reference.
-            names = self._names.setdefault(algorithm, {})
-            names[reconstruction.name] = None
-            self.titles[algorithm] = " and ".join(names)
+            self._names.setdefault(algorithm, {})[reconstruction.name] = None
 
     def _rule(self, algorithm: str, reconstruction: Reconstruction) -> Matching | HitMatching:
         """The rule of the settings, or energy and angle for a further algorithm without links from hits."""

@@ -103,4 +103,4 @@ def class_index(pdg: npt.ArrayLike) -> Index:
 
 def is_invisible(pdg: npt.ArrayLike, more: Sequence[int] = ()) -> Mask:
     """True for each code of `INVISIBLE` or of `more`, or of the antiparticle, same shape."""
-    return np.isin(np.abs(np.asarray(pdg)), (*INVISIBLE, *more))
+    return np.isin(np.abs(np.asarray(pdg)), (*INVISIBLE, *map(abs, more)))
