@@ -50,10 +50,11 @@ class Calibrated:
 
     Averages over files: `efficiency`, energy-weighted, `fakes`, fake energy fraction, `number_right`, fraction of
     events with the right number of particles, and `reference`, the efficiency of the files' reconstructed particles
-    (Pandora's), NaN without such.
+    (Pandora's), NaN without such. `detectors`: names of the events' detectors.
     """
 
     decoding: DecodingConfig
+    detectors: tuple[str, ...]
     efficiency: float
     fakes: float
     number_right: float
@@ -110,6 +111,7 @@ def calibrate(
         for decoding in decodings
     ]
     references, n_done = [ParticleMetrics(axes=()) for _ in inputs], 0
+    detectors: dict[str, None] = {}
     encode = functools.partial(model.tokeniser.encode, truth=False)
     choose = functools.partial(targets_of, config=model.tokeniser.config)
     expected = Expected(targets=model.tokeniser.config.chosen_by, sample=model.tokeniser.sample)
@@ -122,6 +124,7 @@ def calibrate(
             # A model that reads the geometry takes each detector as it is described.
             as_read = reading.detector is None or model.tokeniser.config.geometry
             events = usable if as_read else with_detector(usable, model.tokeniser.detector)
+            detectors[events.detector.name] = None
             tokens, events = without_refused(events, encode, on_error)
             # An event that is left out would have the right number of particles, 0.
             good = (events.flags & Flag.BAD_INPUT) == 0
@@ -158,7 +161,8 @@ def calibrate(
     for decoding, fit, particles, counts in trials:
         right = float(np.mean([of_file.result()["exact_fraction"].value for of_file in counts]))
         scores = {**_scores(particles), "number_right": right, "reference": reference}
-        calibrated.append(Calibrated(decoding=decoding, calibration=fit.result(model.calibration), **scores))
+        made = fit.result(model.calibration)
+        calibrated.append(Calibrated(decoding=decoding, detectors=tuple(detectors), calibration=made, **scores))
     return calibrated
 
 

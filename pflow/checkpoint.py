@@ -252,9 +252,13 @@ def load_model(source: str | Path) -> TrainedModel:
     with torch.random.fork_rng([]):  # its random weights, which are replaced, leave the user's generator as it was
         reconstructor = _build(checkpoint)
     load_weights(reconstructor, checkpoint)
+    tokeniser, calibrated_on = checkpoint.header.tokeniser, checkpoint.header.provenance.get("calibrated_on")
+    if tokeniser.sample is not None and calibrated_on:
+        names = tuple(calibrated_on[-1].get("detectors", ()))
+        tokeniser = dataclasses.replace(tokeniser, sample=dataclasses.replace(tokeniser.sample, calibrated_for=names))
     return TrainedModel(
         reconstructor=reconstructor.eval(),
-        tokeniser=checkpoint.header.tokeniser,
+        tokeniser=tokeniser,
         calibration=checkpoint.header.calibration,
         digest=checkpoint.digest,
         path=checkpoint.path,

@@ -890,6 +890,13 @@ def check_training_range(detector: Detector, sample: SampleScales) -> Check:
     trained = f"what the model was trained on, {', '.join(sample.detectors)} and their variations"
     shift = "energies may be off by some percent, which pflow calibrate measures with truth"
     shift = "it is unlike these, and energies will be wrong" if unlike else shift
+    if sample.calibrated_for and detector.name not in sample.calibrated_for:
+        given = f"the model was calibrated for {', '.join(sample.calibrated_for)}, and not for '{detector.name}'"
+        return Check("detector", False, f"{given}: take the model as it was before, or calibrate it for this detector")
+    if outside and sample.calibrated_for and not unlike:
+        return Check(
+            "detector", True, f"detector '{detector.name}' is outside {trained}; the model is calibrated for it"
+        )
     where = f"outside {trained}: {'; '.join(outside)}; {shift}" if outside else f"within {trained}"
     return Check("detector", not outside, f"detector '{detector.name}' is {where}")
 

@@ -79,6 +79,7 @@ class SampleScales:
 
     A model for any detector has no scales that differ between detectors. It has the names of the `detectors` of its
     training, and the smallest and largest value of their `measures` (`pflow.physics.geometry.measures`).
+    `calibrated_for`: names of the detectors of the model's last `pflow calibrate`, which a loaded model knows.
     """
 
     REMOVED: ClassVar = ("near_tracks", "ecal_hit", "hcal_hit", "max_hits")  # in earlier models, and not read
@@ -89,6 +90,7 @@ class SampleScales:
     detectors: tuple[str, ...] = ()
     measures: Mapping[str, tuple[float, float]] = dataclasses.field(default_factory=dict)
     trails: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    calibrated_for: tuple[str, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -48,7 +48,9 @@ def test_energies_and_covariances_change_and_directions_do_not(calibrated, sampl
     assert again.calibration == load_model(calibrated).calibration
     file = sample_dir / "gamma1_train_small.root"
     # The second calibration changes nothing, and has no part in the model.
-    assert again.config["provenance"]["calibrated_on"] == [{"files": [file.name], "uuids": [file_uuid(file)]}]
+    on = {"files": [file.name], "uuids": [file_uuid(file)], "detectors": ["ild_g4"]}
+    assert again.config["provenance"]["calibrated_on"] == [on]
+    assert again.tokeniser.sample.calibrated_for == ("ild_g4",)
 
 
 def test_what_few_events_cannot_calibrate_stays_as_it_was(few, tmp_path, capsys, call):

@@ -961,6 +961,11 @@ def test_a_detector_outside_of_the_training_is_said(cld_rec):
         "(training: 2 to 2); cell size of the HCAL [mm] 90 (training: 30 to 30); energies may be off by some percent, "
         "which pflow calibrate measures with truth"
     )
+    for calibrated_for in ("mine", "cld"):
+        after = dataclasses.replace(sample, calibrated_for=(calibrated_for,))
+        near_by, far_off = (check_training_range(detector, after) for detector in (near, far))
+        assert (near_by.good, far_off.good) == (calibrated_for == "cld", calibrated_for == "mine")
+    assert far_off.text.startswith("the model was calibrated for cld, and not for 'mine': ")
 
 
 def test_jets_without_tracks_are_no_photons(events):
