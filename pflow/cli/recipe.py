@@ -101,12 +101,16 @@ class TrainingRecipe:
             path.write_text(f"{given}\n{plain}", encoding="utf-8")
         return ["--config", str(path), *options]
 
-    def calibration(self, stage: Path) -> list[str]:
-        """Options of `pflow calibrate` for the model of the last `stage`, which has a configuration once it began."""
+    def calibration(self, stage: Path, files: Sequence[str]) -> list[str]:
+        """Files and options of `pflow calibrate` for the model of the last `stage`.
+
+        A stage that began has a configuration, whose validation files may be other ones than the recipe's `files`.
+        """
         config = stage / "config.yaml"
         data = load_yaml(config)["data"] if config.exists() else {}
+        val = data.get("val") or files
+        words = [val] if isinstance(val, str) else [*val]
         read = {name.replace("_", "-"): data[name] for name in READING if data.get(name)}
-        words: list[str] = []
         for name, value in {**read, **(self.calibrate or {})}.items():
             if value is not False:
                 values = value if isinstance(value, list | tuple) else [] if value is True else [value]
@@ -207,20 +211,20 @@ def run_recipe(
         commands[f"stage {number + 1}"], before = (folder, words), folder
     last, weights = before or Path(output), Path(output) / "weights"
     if recipe.calibrate is not None:
-        words = ["calibrate", *files["val"], "--checkpoint", str(last / "last.ckpt"), "--output", str(weights)]
-        commands["calibrate"] = weights, [*words, "--force"]
+        words = ["--checkpoint", str(last / "last.ckpt"), "--output", str(weights), "--force"]
+        commands["calibrate"] = weights, words
 
     def is_finished(folder: Path) -> bool:
         made = read_summary(folder)
         if folder != weights:
             return bool(made)
-        options = recipe.calibration(last)
+        options = recipe.calibration(last, files["val"])
         # Weights of an earlier version do not say their options.
         return made.pop("calibrate", options) == options and made == read_summary(last) != {}
 
     to_run = {name: words for name, (folder, words) in commands.items() if not is_finished(folder)}
     if "calibrate" in to_run:
-        to_run["calibrate"] = [*to_run["calibrate"], *recipe.calibration(last)]
+        to_run["calibrate"] = ["calibrate", *recipe.calibration(last, files["val"]), *to_run["calibrate"]]
         from pflow.checkpoint import FILES
 
         check_output(weights, force=True, holds=(*FILES, SUMMARY))  # now, and not after the trainings
@@ -233,8 +237,8 @@ def run_recipe(
             print(f"== {name}: in {folder}")
             summary: dict[str, Any] = {}
             if folder == weights:
-                summary = {**read_summary(last), "calibrate": recipe.calibration(last)}
-                words += summary["calibrate"]
+                summary = {**read_summary(last), "calibrate": recipe.calibration(last, files["val"])}
+                words = ["calibrate", *summary["calibrate"], *words]
                 # A folder without it is of an interrupted command; `pflow calibrate` replaces its own files alone.
                 (folder / SUMMARY).unlink(missing_ok=True)
             codes.append(pflow(words))

@@ -100,7 +100,7 @@ def test_a_model_is_trained_in_stages_then_calibrated(samples, pflow, run, tmp_p
     assert option(calibrate, "--choose-by") == "reference"
     texts = {path.name: path.read_text() for path in (out / "weights").iterdir()}
     summary = {"run": "stage_2", "step": 7, "before": {"run": "stage_1", "step": 7}}
-    summary["calibrate"] = calibrate[calibrate.index("--force") + 1 :]
+    summary["calibrate"] = calibrate[1 : calibrate.index("--checkpoint")]
     assert json.loads(texts.pop("training.json")) == summary
     assert texts == {"model.json": "new", "model.safetensors": "new"}
 
@@ -157,10 +157,16 @@ def test_what_was_made_from_another_training_is_not_finished(pflow, run, tmp_pat
 
 
 def test_a_calibration_reads_the_files_as_the_last_stage_does(pflow, run):
-    pflow.data |= {"detector": "tiles.yaml", "layout": None, "truth_tracks": True, "on_error": "skip", "seed": 7}
+    pflow.data |= {
+        "detector": "tiles.yaml",
+        "layout": None,
+        "truth_tracks": True,
+        "on_error": "skip",
+        "val": ["v.root"],
+    }
     run(TrainingRecipe(stages=({},), samples={"val": ("zqq",)}, calibrate={"on-error": "raise", "eos-threshold": 0.9}))
-    read = ["--detector", "tiles.yaml", "--truth-tracks", "--on-error", "raise"]
-    assert pflow.calls[-1][-7:] == [*read, "--eos-threshold", "0.9"]
+    read = ["v.root", "--detector", "tiles.yaml", "--truth-tracks", "--on-error", "raise", "--eos-threshold", "0.9"]
+    assert pflow.calls[-1][1 : len(read) + 1] == read
 
 
 def test_what_cannot_be_written_is_named(pflow, run, tmp_path):
@@ -231,7 +237,7 @@ def test_an_error_in_a_recipe_says_what_is_wrong(tmp_path, text, message):
 def test_options_of_the_calibration_are_values_lists_or_flags(pflow, run):
     options = {"eos-threshold": [0.9, 0.97], "energy-cut": "predicted", "truth-tracks": True, "force": False}
     run(TrainingRecipe(stages=({},), samples={"val": ("zqq",)}, calibrate=options))
-    assert pflow.calls[-1][-6:] == ["--eos-threshold", "0.9", "0.97", "--energy-cut", "predicted", "--truth-tracks"]
+    assert pflow.calls[-1][4:10] == ["--eos-threshold", "0.9", "0.97", "--energy-cut", "predicted", "--truth-tracks"]
 
 
 def test_all_that_is_to_run_is_checked_before_it_runs(pflow, run):
