@@ -22,10 +22,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pflow.errors import ConfigError, check_options
+from pflow.errors import ConfigError, check_options, warn
 from pflow.event import jagged
 from pflow.event.closure import depths
-from pflow.event.events import Events, keep_hits
+from pflow.event.events import Events, ImplausibleWarning, keep_hits
 from pflow.event.merge import equal_rows, sum_cells
 from pflow.event.schema import fields_of
 from pflow.physics.arrays import Floats
@@ -47,6 +47,7 @@ from pflow.physics.geometry import (
 
 BOTH = [ECAL, HCAL]
 ON_GRID = 0.9  # least mean cosine of 2 pi times the place in cells, where centres are at multiples of the cell size
+MIN_ON_GRID = 200  # hits of a calorimeter from which is said that they do not lie in its cells
 Forms = npt.NDArray[np.void]
 AS_SIMULATED: Forms = np.array(
     [(1.0, -1.0, 0.0, 1.0, 1, 1, 0.0, 1.0, False, 0, False)],
@@ -292,6 +293,22 @@ class Move:
             if first >= 1 or layer.max() >= part.n_layers:
                 text = f"hits of {part.name} are in layers {layer.min()} to {layer.max()}, expected numbers from 0 to"
                 raise ConfigError(f"{where}hcal_layers: {text} {part.n_layers - 1}")
+        for number, part in enumerate(detector.calorimeters):
+            mine = (hits["subdetector"] == number) & (hits["energy"] > 0)
+            if (
+                part.kind not in ("ecal", "hcal")
+                or getattr(self, f"{part.kind}_cells") == 1
+                or mine.sum() < MIN_ON_GRID
+            ):
+                continue
+            x, y, z = (hits[f"position.{axis}"][mine].astype(np.float64) for axis in "xyz")
+            place = z if part.region == "barrel" else x * np.cos(part.phase) + y * np.sin(part.phase)
+            size = events.detector.calorimeters[number].cell_size or math.inf
+            # Of centres at multiples of the cell size, shifted by any constant, it is 1; of others near 0.
+            if (on_grid := abs(np.exp(2j * np.pi * place / size).mean())) < ON_GRID:
+                axes = "along z" if part.region == "barrel" else f"along axes turned by the phase of {part.phase:g} rad"
+                text = f"the hits of {part.name} do not lie in cells of {size:g} mm {axes} ({on_grid:.2f}; 1: they do)"
+                warn(f"{where}{text}: coarser cells are sums of parts of cells", ImplausibleWarning)
         if self.time and not np.isfinite(hits["time"]).any():
             raise ConfigError(f"{where}time: hits have no times in this sample")
 

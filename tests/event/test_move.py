@@ -7,7 +7,7 @@ import pytest
 from pflow.errors import ConfigError, InputError
 from pflow.event import jagged
 from pflow.event.augment import Augmentation, Disturbance, Overlay, augment
-from pflow.event.events import Events, concatenate, keep_hits
+from pflow.event.events import Events, ImplausibleWarning, concatenate, keep_hits
 from pflow.event.jagged import Links
 from pflow.event.move import HCAL, Forms, Move, Variation, change_cells, move
 from pflow.event.truth import select_targets
@@ -377,3 +377,25 @@ def test_layers_must_be_known(zqq):
     for form in (Move(layers=2), Move(ecal_cells=2)):  # cells behind each other would be summed
         with pytest.raises(ConfigError, match="the hits of the ECAL have no layer numbers"):
             form.check(dataclasses.replace(zqq, hits=unknown))
+
+
+@pytest.mark.parametrize(
+    ("region", "wrong", "said"),
+    [
+        (
+            "endcap",
+            {"phase": 0.3},
+            r"ecal_endcap do not lie in cells of 5 mm along axes turned by the phase of 0\.3 rad",
+        ),
+        ("barrel", {"cell_size": 5.1}, r"ecal_barrel do not lie in cells of 5\.1 mm along z"),
+    ],
+)
+def test_cells_that_the_hits_do_not_lie_in_are_said(zqq, region, wrong, said):
+    Move(ecal_cells=2).check(zqq)  # silent: warnings are errors
+    parts = (
+        dataclasses.replace(c, **wrong) if (c.kind, c.region) == ("ecal", region) else c
+        for c in zqq.detector.calorimeters
+    )
+    other = dataclasses.replace(zqq, detector=dataclasses.replace(zqq.detector, calorimeters=tuple(parts)))
+    with pytest.warns(ImplausibleWarning, match=said):
+        Move(ecal_cells=2).check(other)
