@@ -251,6 +251,7 @@ class EventFile:
         """
         if on_error not in ("raise", "skip"):
             raise ConfigError(f"on_error is '{on_error}', expected 'raise' or 'skip'")
+        check_type(truth, bool, "truth, True or False")
         try:
             events, refused, left_out = self.read_all(start, stop, truth=truth, strict=on_error == "raise")
         except InputError:
@@ -418,6 +419,8 @@ class ReadOptions:
                 before += file.num_entries
         if 0 < before <= start:
             warn(f"no events are read: entry_start is {start}, and there are {before} entries, counted from 0")
+        elif stop is not None and 0 <= stop < start:
+            warn(f"no events are read: entry_stop {stop} is before entry_start {start}")
         return chunks[0] if len(chunks) == 1 else concatenate(chunks)
 
     def iterate(self, paths: Files, chunk_size: int, *, truth: bool = True) -> Iterator[Events]:

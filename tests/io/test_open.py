@@ -365,7 +365,7 @@ class TestSeveralFiles:
     @pytest.mark.filterwarnings("ignore:.*a typical hit of the ECAL")  # of the few that are read
     @pytest.mark.parametrize(
         ("start", "stop", "expected"),
-        [(38, 42, range(38, 42)), (0, 10, range(10)), (50, None, range(50, 70)), (5, 2, ())],
+        [(38, 42, range(38, 42)), (0, 10, range(10)), (50, None, range(50, 70)), (5, 5, ())],
     )
     def test_entries_are_counted_through_all(self, train_files, start, stop, expected):
         assert read_events(train_files, entry_start=start, entry_stop=stop).event.tolist() == list(expected)
@@ -373,6 +373,12 @@ class TestSeveralFiles:
     def test_entries_behind_the_last_are_said(self, train_files):
         with pytest.warns(UserWarning, match="no events are read: entry_start is 70, and there are 70 entries"):
             assert len(read_events(train_files, entry_start=70)) == 0
+        with pytest.warns(UserWarning, match="no events are read: entry_stop 2 is before entry_start 5"):
+            assert len(read_events(train_files, entry_start=5, entry_stop=2)) == 0
+
+    def test_whether_truth_is_read_is_true_or_false(self, train_files):
+        with pytest.raises(TypeError, match="expected truth, True or False; found str"):
+            read_events(train_files[0], truth="no")
 
     def test_with_different_detectors_are_refused(self, train_files, sample_dir):
         cld = sample_dir / "cld_multi_test_small.root"
