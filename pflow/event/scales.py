@@ -289,7 +289,7 @@ def _of_truth(events: Events, targets: Mapping[str, Any] | None, counted: Table)
         off = np.abs(known_charges(reference_columns["pdg"]) - reference_columns["charge"])
         table["wrong reference"] = _total(reference, ~(off < CHARGE_ROUNDING))
         if events.tracks is not None:
-            table["charged reference"], table["without track"] = _charged_reference(events)
+            table["charged reference"], table["without track"] = charged_without_track(events, reference)
     if events.truth is None:
         return table
     detector, truth, counts = events.detector, jagged.columns(events.truth), jagged.count(events.truth)
@@ -429,13 +429,12 @@ def _of_reference(events: Events) -> dict[str, npt.NDArray[Any]]:
     return {name: values[rank < HARDEST] for name, values in table.items()}
 
 
-def _charged_reference(events: Events) -> Floats:
+def charged_without_track(events: Events, particles: ak.Array) -> Floats:
     """Numbers of charged particles of each event's reference above `MIN_MOMENTUM`, and of those without a track of
     their charge, direction (`AT_TRACK`) and momentum, float64 [2, event]."""
-    assert events.reference is not None  # for the type checker
     assert events.tracks is not None
-    counts, charge = jagged.count(events.reference), jagged.flat(events.reference.charge)
-    momentum, of_track = jagged.vectors(events.reference[[*PXYZ]]), jagged.vectors(events.tracks, field="momentum")
+    counts, charge = jagged.count(particles), jagged.flat(particles.charge)
+    momentum, of_track = jagged.vectors(particles[[*PXYZ]]), jagged.vectors(events.tracks, field="momentum")
     p, p_track = np.linalg.norm(momentum, axis=1), np.linalg.norm(of_track, axis=1)
     chosen, track_charge = (charge != 0) & (p > MIN_MOMENTUM), jagged.flat(events.tracks.charge)
     along, along_track, alone = unit_vector(momentum), unit_vector(of_track), np.zeros(len(p), dtype=np.bool_)
@@ -447,7 +446,7 @@ def _charged_reference(events: Events) -> Floats:
         near &= np.abs(p_track[k:m] - p[i:j, None]) < AT_TRACK[0] * p[i:j, None]
         near &= charge[i:j, None] * track_charge[k:m] > 0
         alone[i:j] = chosen[i:j] & ~near.any(axis=1)
-    return np.stack([_total(events.reference, of) for of in (chosen, alone)])
+    return np.stack([_total(particles, of) for of in (chosen, alone)])
 
 
 def _of_cells(events: Events) -> dict[str, npt.NDArray[Any]]:

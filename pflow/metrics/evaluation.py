@@ -31,7 +31,7 @@ from pflow.event.events import (
     without_refused,
 )
 from pflow.event.jagged import Links
-from pflow.event.scales import SampleScales, first_hits
+from pflow.event.scales import SampleScales, charged_without_track, first_hits
 from pflow.event.truth import RULES, Targets
 from pflow.io.open import FilePath, Files, ReadOptions, matching
 from pflow.io.particles_root import count_entries, iterate_reco, read_provenance, truth_options
@@ -68,11 +68,15 @@ HARD, MIN_MOMENTUM, MAX_OFF = 3.0, 0.8, 0.1
 """GeV from which on any particle has this share of its energy as momentum; largest fraction of particles `OFF`."""
 OFF = {
     "momenta": "more momentum than energy, or much less: are both in GeV, and of one calibration? Jets are wrong",
-    "charges": "another charge than their PDG code says: classes are by code, and tracks' particles by charge",
+    "charges": "another charge than their PDG code says, or an unknown code: classes are by the code, and what a track "
+    "gives is by the charge",
 }
 """What is said of momenta and charges that do not fit."""
+MIN_CHARGED = 4  # fewest charged particles of an event whose tracks are looked for
+MIN_VISIBLE = 6  # fewest visible true particles that mark an event: of one particle or few, many events are alike
 MAX_AGAIN = 0.01
-"""Largest fraction of events that begin with the hits of another one, of those with enough hits, without a warning."""
+"""Largest fraction of events with the hits, or the true particles, of another one, of those that have enough, without a
+warning."""
 MAX_RESPONSE, MIN_EXCESS = 3.0, 10.0
 """Largest visible energy of an event over the true one, and smallest excess, GeV, that count, without a warning."""
 
@@ -90,6 +94,11 @@ class TrueEvents:
         self.jets = jets.true_jets(self.visible) if jets.available() else None
         self.axes = jet_axes(events, self.visible)
         self.start = first_hits(events)
+        # Energy and momentum are conserved and equal in all events at rest; sums of their products with the energy mark
+        # the generator's event, whatever the simulation made of it.
+        of_event = self.visible.energy[:, None] * np.column_stack([self.visible.energy, self.visible.momentum])
+        sums = np.stack([np.bincount(self.visible.event, of, len(events)) for of in of_event.T], axis=1)
+        self.alike = np.where(self.visible.counts[:, None] >= MIN_VISIBLE, np.round(sums, 3), np.nan)
         self.taus = find_taus(events, targets)
         self.bosons = find_bosons(events, targets)
         self.oracle = oracle
@@ -101,7 +110,7 @@ class AlgorithmMetrics:
     def __init__(self) -> None:
         # Particles whose momentum does not fit the energy, and whose charge is not the one of their PDG code.
         self.n_off = {"momenta": 0, "charges": 0}
-        self.places = Columns()
+        self.places, self.tracked = Columns(), Columns()
         self.particles, self.counts = ParticleMetrics(), CountMetrics()
         self.parts: dict[str, Any] = {
             "event": EventMetrics(),
@@ -121,11 +130,11 @@ class AlgorithmMetrics:
         `positions` int64 [event]: places of the events in the input.
         """
         truth, visible, parts = true.truth, true.visible, self.parts
-        self.places.add(place=positions, start=true.start)
+        self.places.add(place=positions, start=true.start, alike=true.alike)
         momentum, hard = np.linalg.norm(reco.momentum, axis=1), reco.energy > HARD
         off = (momentum > 1.01 * reco.energy) | (hard & (momentum < MIN_MOMENTUM * reco.energy))
         self.n_off["momenta"] += int(np.sum(off))
-        self.n_off["charges"] += int(np.sum(np.abs(known_charges(reco.pdg) - reco.charge) > 0.5))
+        self.n_off["charges"] += int(np.sum(~(np.abs(known_charges(reco.pdg) - reco.charge) <= 0.5)))
         self.particles.update(truth, reco, matches, close)
         self.counts.update(truth, reco)
         parts["event"].update(visible, reco)
@@ -233,8 +242,11 @@ class Evaluation:
         recos = {algorithm: reco[good] for algorithm, reco in recos.items()}
         by_oracle = None  # of the one that is made here, and of no reconstruction with its name
         if self.oracle:
-            calibration = load_calibration(events.detector)
-            recos[ORACLE] = perfect_reconstruction(events, targets, calibration, use_tracks=self.settings.use_tracks)
+            calibration, of_oracle = load_calibration(events.detector), targets
+            # Like any algorithm it also gives softer particles than those that are asked for: sums need them.
+            if choose == self.settings.targets and self.settings.e_min > EvaluationSettings.e_min:
+                of_oracle = dataclasses.replace(self.settings, e_min=EvaluationSettings.e_min).targets(events)
+            recos[ORACLE] = perfect_reconstruction(events, of_oracle, calibration, use_tracks=self.settings.use_tracks)
             by_oracle = energy_by_kind(ParticleTable.from_records(recos[ORACLE].particles))
         if events.reference is not None:
             particles, title = events.reference, events.reference_name or REFERENCE
@@ -255,6 +267,10 @@ class Evaluation:
                 matches, close = (match_by_hits(*links, events.hits, *counts, of) for of in (rule, rule.close))
             metrics = self.algorithms.setdefault(algorithm, AlgorithmMetrics())
             metrics.update(true, particles, matches, close, positions)
+            # The reference is checked with the events, and the oracle follows the links.
+            if algorithm not in (ORACLE, REFERENCE) and events.tracks is not None and self.settings.use_tracks:
+                charged, alone = charged_without_track(events, reconstruction.particles)
+                metrics.tracked.add(charged=charged, alone=alone)
             metrics.parts["track_momentum"].update(reconstruction.track_momentum(events))
             self._names.setdefault(algorithm, {})[reconstruction.name] = None
 
@@ -508,16 +524,20 @@ def _finished(total: Evaluation, file: str) -> EvaluationResult:
             f"({', '.join(RULES)}); `pflow.select_targets(events, rule='{rule}', e_min={e_min:g}).dropped` has reasons",
             file=file or None,
         )
-    starts = total.algorithms[total.name].places["start"].reshape(-1, 2)
-    starts = starts[np.isfinite(starts[:, 0])]
-    if (again := len(starts) - len(np.unique(starts, axis=0))) > MAX_AGAIN * len(starts):
-        text = f"{again} events have the hits of another one: they count as often, and errors are too small"
-        warn(f"{file}: {text}", ImplausibleWarning)
+    places = total.algorithms[total.name].places
+    for column, what in (("start", "hits"), ("alike", "true particles, with other hits,")):
+        marks = places[column].reshape(total.counts["n_events"] - total.counts["n_bad_input"], -1)
+        marks = marks[np.isfinite(marks[:, 0])]
+        if (again := len(marks) - len(np.unique(marks, axis=0))) > MAX_AGAIN * len(marks):
+            text = f"{again} events have the {what} of another one: they count as often, and errors are too small"
+            warn(f"{file}: {text}", ImplausibleWarning)
+            break
     for name, metrics in total.algorithms.items():
         n = len(metrics.particles.reco["energy"])
         for quantity, text in OFF.items():
             if (n_off := metrics.n_off[quantity]) > MAX_OFF * n:
                 warn(f"{total.titles[name]}: {n_off} of {n} particles have {text}", ImplausibleWarning)
+        warn_without_tracks(total.titles[name], metrics.tracked["charged"], metrics.tracked["alone"])
         energy, true = (metrics.parts["event"].columns[column] for column in ("energy", "true_energy"))
         far = (true > 0) & (energy > np.maximum(MAX_RESPONSE * true, true + MIN_EXCESS))
         if far.any():
@@ -525,6 +545,15 @@ def _finished(total: Evaluation, file: str) -> EvaluationResult:
             text += f"{energy[far].max():.4g} GeV, and their true visible energy is up to {true[far].max():.4g} GeV"
             warn(f"{text}: are they in GeV, and of one event?", ImplausibleWarning)
     return total.result()
+
+
+def warn_without_tracks(name: str, charged: Floats, alone: Floats) -> None:
+    """Warn of particles that seem to be of other events; parameters as `charged_without_track` gives them."""
+    n_others = np.count_nonzero((charged >= MIN_CHARGED) & (2 * alone > charged))
+    # If events are in each other's place there are two.
+    if n_others >= min(2, max(len(charged), 1)):
+        text = f"in {n_others} of {len(charged)} events most charged particles have no track of their charge, direction"
+        warn(f"{name}: {text} and momentum: are they of other events, or changed?", ImplausibleWarning)
 
 
 def truth_settings(

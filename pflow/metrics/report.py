@@ -335,7 +335,7 @@ def document(result: EvaluationResult, *, inputs: Mapping[str, Any] | None = Non
         "inputs": dict(inputs or {}),
         "sample": result.sample,
         "detector": result.detector,
-        "energy": result.energy,
+        "visible_energy": result.energy,
         "settings": {
             "truth_rule": settings.rule,
             "e_min_gev": settings.e_min,
@@ -522,15 +522,17 @@ def method(result: EvaluationResult) -> str:
         otherwise += f" Tracks in none, of {', '.join(unlinked)} without links from tracks: in no charged particle."
     with_jets = any("jets" in tree for tree in result.algorithms.values())
     jets = "" if with_jets else " Jets are left out: fastjet is not installed (pip install 'pflow[jets]')."
-    jet_energy = ""
+    more = ""
     if any("jet_energy" in tree for tree in result.algorithms.values()):
-        jet_energy = "Events of two jets at rest: resolution is sqrt(2) RMS90 / Mean90, scale Mean90 / sqrt(s). "
+        more = "Events of two jets at rest: resolution is sqrt(2) RMS90 / Mean90, scale Mean90 / sqrt(s). "
+    if settings.e_min > EvaluationSettings.e_min:
+        more += f"Fakes are of any energy: right particles below {settings.e_min:g} GeV have no target and count. "
     return (
         f"Truth: rule '{settings.rule}', energy above {settings.e_min:g} GeV{tracks}. "
         f"Matching: {settings.matching.definition}.{otherwise} "
         f"Efficiency: matches of cost at most {settings.matching.close.cut:g}; loose efficiency, fakes and all else: "
         f"{settings.matching.cut:g}. "
-        f"{jet_energy}"
+        f"{more}"
         "Sums are of the particles as they stand. Errors: half the 68.3% interval, by resampling events; differences "
         f"are of the same events. All numbers: metrics.json.{jets}"
     )

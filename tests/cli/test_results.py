@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import uproot
 
+import pflow
 from pflow.cli.main import main, warn_of_training
 from pflow.errors import ConfigError, InputError
 from pflow.event.events import ImplausibleWarning, Reconstruction
@@ -416,3 +417,13 @@ def test_a_reconstruction_of_another_file_is_refused(sample, make_reco, tmp_path
             writer.extend(make_reco([0, 1, 2], **more))
         with pytest.raises(InputError, match=message):
             call("display", sample, "--reco", tmp_path / "other.root", "--colour", "reco", "-o", tmp_path / "event.png")
+
+
+def test_particles_of_another_event_are_said_beside_their_picture(sample_dir, tmp_path, call):
+    path = sample_dir / "zqq_test_small.root"
+    events = pflow.read_events(path, entry_stop=2)
+    made = Reconstruction(particles=events.reference[[1]], event=events.event[[0]], flags=events.flags[[0]])
+    with RecoWriter(tmp_path / "reco.root", provenance={}) as writer:
+        writer.extend(made)
+    with pytest.warns(ImplausibleWarning, match="in 1 of 1 events most charged particles have no track"):
+        call("display", path, "--reco", tmp_path / "reco.root", "-o", tmp_path / "event.png")

@@ -10,6 +10,7 @@ import uproot
 
 import pflow
 from pflow.errors import ConfigError, InputError
+from pflow.event import jagged
 from pflow.event.events import BadEntriesWarning, Events, Flag, ImplausibleWarning, Reconstruction
 from pflow.event.jagged import Links
 from pflow.event.schema import make_links
@@ -188,17 +189,55 @@ def test_events_that_are_there_twice_are_said(events, pandora):
         pflow.evaluate(pandora[twice], events[twice], oracle=False)
 
 
+@pytest.fixture(scope="module")
+def zqq(sample_dir) -> tuple[Reconstruction, Events]:
+    events = pflow.read_events(sample_dir / "zqq_test_small.root", entry_stop=6)
+    return Reconstruction(particles=events.reference, event=events.event, flags=events.flags), events
+
+
+def test_events_that_were_simulated_twice_are_said(zqq):
+    reco, events = (part[np.repeat(np.arange(6), 2)] for part in zqq)
+    second = jagged.event_index(jagged.count(events.hits)) % 2
+    hits = jagged.replaced(events.hits, {"energy": jagged.columns(events.hits)["energy"] * (1 + second).astype("f4")})
+    with pytest.warns(ImplausibleWarning, match="6 events have the true particles, with other hits, of another one"):
+        pflow.evaluate(reco, dataclasses.replace(events, hits=hits), oracle=False)
+
+
+@pytest.mark.parametrize(
+    ("order", "sign", "n_events"),
+    [([0, 2, 1, 3, 4, 5], 1, 2), ([5, 0, 1, 2, 3, 4], 1, 6), ([0, 1, 2, 3, 4, 5], -1, 6)],
+    ids=["swapped", "rolled", "charges"],
+)
+def test_particles_of_other_events_are_said(zqq, order, sign, n_events):
+    """Event numbers begin at 0 in each file, and the visible energy fits."""
+    reco, events = zqq
+    pflow.evaluate(reco, events, oracle=False)
+    others = changed(reco[order], charge=lambda charge: sign * charge, pdg=lambda pdg: sign * pdg)
+    with pytest.warns(ImplausibleWarning, match=f"PFlow: in {n_events} of 6 events most charged particles have no"):
+        pflow.evaluate(dataclasses.replace(others, event=reco.event), events, oracle=False)
+
+
 @pytest.mark.parametrize(
     ("name", "change", "said"),
     [
         ("px", lambda px: 1000 * px + 1000, "more momentum than energy, or much less"),
         ("energy", lambda energy: 10 * energy, "more momentum than energy, or much less"),
         ("pdg", lambda pdg: 0 * pdg + 211, "another charge than their PDG code says"),
+        ("pdg", lambda pdg: 0 * pdg, "another charge than their PDG code says, or an unknown code"),
     ],
 )
 def test_momenta_and_codes_that_do_not_fit_are_said(truth, reco, name, change, said):
     with pytest.warns(ImplausibleWarning, match=f"PFlow: 3 of 3 particles have {said}"):
         evaluate(truth, changed(reco, **{name: change}))
+
+
+def test_the_oracle_and_a_note_know_particles_below_the_smallest_energy(zqq):
+    trees, notes = {}, {}
+    for e_min in (0.1, 2.0):
+        result = pflow.evaluate(*zqq, settings=EvaluationSettings(e_min=e_min))
+        trees[e_min], notes[e_min] = result.algorithms["oracle"], method(result)
+    assert trees[0.1]["event"]["visible_energy"] == trees[2.0]["event"]["visible_energy"]
+    assert ["right particles below 2 GeV" in note for note in notes.values()] == [False, True]
 
 
 def test_links_of_particles_that_were_sorted_are_said(sample_dir):

@@ -279,15 +279,16 @@ def test_what_is_no_target_is_left(make_table):
 
 def test_the_axis_is_that_of_the_quarks_or_thrust(make_events):
     quarks = [(1, 50.0, 60, 0), (-1, 50.0, 120, 180)]
-    recoiling = [*two_jets(100.0, 80), (22, 1.0, 80, 0)]  # from a photon along the beam
+    recoiling = [*two_jets(100.0, 80), (22, 1.0, 80, 90)]  # from a photon along the beam
+    crossing = [*two_jets(100.0, 80), (22, 1.5, 90, 0)]  # beams give 1.5% along x
     of_photon = [*quarks, (22, 1e-3, 90, 0), *two_jets(100.0, 80)]
-    parents = [[2, 2, -1, -1, -1], [-1] * 2, [-1], [-1] * 3]
-    events = make_events([of_photon, two_jets(100.0, 80), [(22, 5.0, 80, 0)], recoiling], parent=parents)
+    parents = [[2, 2, -1, -1, -1], [-1] * 2, [-1], [-1] * 3, [-1] * 3]
+    events = make_events([of_photon, two_jets(100.0, 80), [(22, 5.0, 80, 0)], recoiling, crossing], parent=parents)
     true = TrueEvents(events, pflow.select_targets(events))
     axes = true.axes
     cosines = [0.5, math.cos(math.radians(80)), math.nan, math.nan]
-    assert axes["abs_cos_theta"] == pytest.approx(cosines, rel=1e-5, nan_ok=True)
-    assert axes["sqrt_s"][1:] == pytest.approx([100.0, math.nan, math.nan], nan_ok=True)
+    assert axes["abs_cos_theta"][:4] == pytest.approx(cosines, rel=1e-5, nan_ok=True)
+    assert axes["sqrt_s"][1:] == pytest.approx([100.0, math.nan, math.nan, 101.5], nan_ok=True)
     assert axes["thrust"][1] == pytest.approx(1)
     still = jet_axes(events, dataclasses.replace(true.visible, momentum=0 * true.visible.momentum))
     assert np.isnan([*still["thrust"], *still["sqrt_s"]]).all()

@@ -65,6 +65,7 @@ def test_the_document_is_the_result_as_json_with_stable_keys(result):
     content = json.loads(json.dumps(document(result, inputs={"reco": "a.root"}), allow_nan=False))
     assert (content["schema"], content["inputs"]) == (SCHEMA, {"reco": "a.root"})
     assert content["settings"]["truth_rule"] == "stable"
+    assert content["visible_energy"] == result.energy != content["energy"]
     assert "angle/0.1 rad" in content["settings"]["matching"]["definition"]
     assert [content[key] for key in ("n_events_read", "n_bad_input", "n_max_particles")] == [4, 1, 2]
     assert {"pflow", "numpy", "python"} <= set(content["versions"])
