@@ -49,7 +49,7 @@ def from_plain(cls: type[T], content: Any, where: str) -> T:
     content = {name: value for name, value in content.items() if name not in getattr(cls, "REMOVED", ())}
     check_fields(content, fields, where)
     # With postponed annotations the types of the fields themselves are texts.
-    hints = typing.get_type_hints(cls)
+    hints = _type_hints(cls)  # type: ignore[arg-type]
     for name, field in fields.items():
         required = field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
         if required and name not in content:
@@ -64,6 +64,11 @@ def from_plain(cls: type[T], content: Any, where: str) -> T:
 def to_plain(value: Any) -> Any:
     """A dataclass as mappings, lists, texts and numbers, from which `from_plain` builds an equal one."""
     return json.loads(json.dumps(dataclasses.asdict(value)))
+
+
+@functools.cache  # a layout has 320 branches of one class, and each opening of a file reads some layouts
+def _type_hints(cls: Any) -> dict[str, Any]:
+    return typing.get_type_hints(cls)
 
 
 def _converted(kind: Any, value: Any, where: str, name: str) -> Any:

@@ -165,7 +165,10 @@ OPTIONS: dict[str, dict[str, Any]] = {
         "(default: the model's own, and more as its tracks and hits allow)",
     ),
     "max-hits": number(
-        1, 32768, "N", "largest event to reconstruct; events with more hits are bad entries (default: %(default)s)"
+        1,
+        32768,
+        "N",
+        "largest event to reconstruct; events with more hits are bad entries (default: %(default)s: some 3 GB)",
     ),
     "cluster": {
         "help": "local:N for N processes, or address of a dask scheduler, for whose processes it waits (pflow[cluster])"

@@ -124,7 +124,8 @@ class Scales:
                 step *= 2
             # A chunk without truth lacks columns, and its sum with others must lack them, too.
             joined = {column: np.concatenate([of[column] for of in both]) for column in both[0] if column in both[-1]}
-            tables[name] = {column: values[entry % step == 0] for column, values in joined.items()}
+            kept = entry % step == 0
+            tables[name] = joined if kept.all() else {column: values[kept] for column, values in joined.items()}
             steps[name] = step
         return Scales(
             detectors=tuple(dict.fromkeys([*self.detectors, *other.detectors])),

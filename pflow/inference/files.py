@@ -168,7 +168,7 @@ def executor_for(worker: Worker, cluster: str | None) -> Iterator[Executor]:
             result: ChunkResult = future.result()
         except KilledWorker as error:
             text = f"entries {chunk.start} to {chunk.stop - 1} ended several processes of the cluster, perhaps out of "
-            text += "memory: reduce chunk_size or batch_size"
+            text += "memory: reduce max_hits (an event of 30,000 hits takes 3 GB), chunk_size or batch_size"
             raise InputError(text, file=chunk.path, entry=chunk.start) from error
         except (CancelledError, CommClosedError) as error:
             raise ConfigError(f"the cluster was lost: {first_line(error)}") from error

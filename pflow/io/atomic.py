@@ -7,7 +7,6 @@ path and renamed at the end. `holds`, the names of all files in it, makes an out
 from __future__ import annotations
 
 import functools
-import glob
 import os
 import shutil
 import socket
@@ -137,19 +136,21 @@ def _beside(target: Path, kind: str, process: str = "") -> Path:
 
 def _clean(target: Path) -> None:
     """Remove temporary outputs of dead processes beside `target`; move back a folder that one had moved aside."""
-    for kind in ("earlier", "tmp"):
-        # A file name may hold brackets, which glob would take for a pattern.
-        for left in glob.glob(str(_beside(Path(glob.escape(str(target))), kind, "*"))):
-            process = left.rpartition("-")[2]
-            if not process.isdecimal() or _is_alive(int(process)):
-                continue
-            with suppress(OSError):
-                if kind == "earlier" and not target.exists():
-                    os.replace(left, target)
-                elif os.path.isdir(left):
-                    shutil.rmtree(left)
-                else:
-                    os.unlink(left)
+    kinds, listed = ("earlier", "tmp"), []
+    with suppress(OSError):  # no folder
+        listed = os.listdir(target.parent)  # once: a folder may hold thousands of outputs
+    for kind, name in ((kind, name) for kind in kinds for name in listed):
+        process = name.removeprefix(_beside(target, kind, "0").name[:-1])
+        if process == name or not process.isdecimal() or _is_alive(int(process)):
+            continue
+        left = target.with_name(name)
+        with suppress(OSError):
+            if kind == "earlier" and not target.exists():
+                os.replace(left, target)
+            elif left.is_dir():
+                shutil.rmtree(left)
+            else:
+                left.unlink()
 
 
 def _is_alive(process: int) -> bool:

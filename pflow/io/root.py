@@ -78,9 +78,9 @@ def open_root(path: str | PathLike[str]) -> Any:
     # Without a thread that reads: handing it each basket costs more than reading does.
     direct = {"handler": MultithreadedFileSource, "use_threads": False, "num_workers": 1} if local else {}
     try:
-        # Arrays are read once; and a copy of a file that is open would share its objects, which close with it.
-        # In a mapping, no colon is taken for the beginning of a tree's name.
-        directory = uproot.open({text: None}, array_cache=None, object_cache=None, **direct)
+        # Arrays are read once. Objects are cached for this opening alone: an open copy of the file would share uproot's
+        # own cache, and lose its objects when this one closes. In a mapping, no colon begins a tree's name.
+        directory = uproot.open({text: None}, array_cache=None, object_cache=8, **direct)
     except Exception as error:  # whatever broken bytes make a decompressor or parser raise
         reason = f"cannot be opened as a {'ROOT file, truncated or damaged' if local else 'remote file'}"
         if isinstance(error, ImportError) and not local:
