@@ -63,15 +63,14 @@ class CountMetrics(Metrics):
         first = truth.offsets[:-1][n_photons == 2]
         angles[n_photons == 2] = 1e3 * angle_between(truth.momentum[first], truth.momentum[first + 1])
         difference = reco.counts - truth.counts
-        self.add(truth.counts, difference=difference, n_photons=n_photons, bin=OPENING_ANGLE.index(angles))
+        self.add(truth.counts, difference=difference, n_photons=n_photons, angle=angles)
 
     def numbers(self, bootstrap: Bootstrap) -> Tree:
         """Keys under ``count``."""
-        difference, n_photons, bins = (self.columns[name] for name in ("difference", "n_photons", "bin"))
+        difference, n_photons, angle = (self.columns[name] for name in ("difference", "n_photons", "angle"))
         right, n_bins = difference == 0, len(OPENING_ANGLE)
         single, pair = n_photons == 1, n_photons == 2
-        # By bins, since the angles are not kept: 30 mrad must be one of the edges.
-        wide = pair & np.isin(bins, np.flatnonzero(OPENING_ANGLE.edges[:-1] >= 30.0))
+        wide, bins = pair & (angle >= 30.0), OPENING_ANGLE.index(angle)
         right_pairs, pairs = (np.bincount(bins[of], minlength=n_bins + 1)[:n_bins] for of in (pair & right, pair))
         values, numbers = np.unique(difference, return_counts=True)
         return {

@@ -41,7 +41,7 @@ def test_numbers_of_particles(make_table):
     assert counts["difference"] == {"-1": 2, "0": 6, "1": 2}
     # Two pairs and a single of seven; three particles are wrong for the pair of 80 mrad.
     assert counts["one_vs_two_accuracy"].value == pytest.approx(3 / 7)
-    assert counts["one_vs_two_accuracy_above_30_mrad"].value == 1 / 4  # a single of four
+    assert counts["one_vs_two_accuracy_above_30_mrad"].value == 2 / 5  # the pair of 300 mrad and a single
     assert counts["two_photons_found"]["n_events"] == [2, 1]
     assert counts["two_photons_found"]["efficiency"].value.tolist() == [0.5, 0.0]
 
