@@ -1,4 +1,4 @@
-"""Verbs of event files: show what one holds, draft the description of its detector, turn one into a flat ntuple."""
+"""Verbs of event files: show a file's content, draft its detector's description, turn it into a flat ntuple."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def inspect_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def inspect(args: argparse.Namespace) -> int:
-    """Show what a file holds: schema, entries, collections, truth, which detector fits, and what the file lacks.
+    """Show the content of a file: schema, entries, collections, truth, the detectors that fit, and what is missing.
 
     For an output of pflow or a trained model, show its inputs, versions and options.
     """
@@ -249,15 +249,15 @@ def detector_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of `pflow detector`."""
     parser.add_argument("file", metavar="FILE", help="EDM4hep or other podio file (TTree or RNTuple)")
     add_option(parser, "output", metavar="YAML", help="file to write")
-    parser.add_argument("--name", help="name of the detector (default: what the simulation called it, or the file's)")
-    parser.add_argument("--b-field", type=float, metavar="T", help="field along z, tesla (default: of file or tracks)")
+    parser.add_argument("--name", help="name of the detector (default: its name in the simulation, or the file's name)")
+    parser.add_argument("--b-field", type=float, metavar="T", help="field along z, tesla (default: from file, tracks)")
     absorber = (
-        "material and thickness in each layer of a calorimeter (ecal_barrel) or of all of a kind (ecal), whose "
-        "radiation and interaction lengths are the PDG's: ecal=lead:4.0; several hcal=steel:20,polystyrene:3; layers "
-        "of two thicknesses ecal=tungsten:20x2.1+10x4.2; crystals ecal=PbWO4:220"
+        "absorber material and thickness in mm per layer, of one calorimeter (ecal_barrel) or of all of a kind (ecal): "
+        "ecal=lead:4.0; several materials hcal=steel:20,polystyrene:3; layers of two thicknesses "
+        "ecal=tungsten:20x2.1+10x4.2; crystals ecal=PbWO4:220. Radiation and interaction lengths are the PDG's"
     )
-    place = "calorimeter of a collection whose name does not say it: ecal_barrel, hcal_endcap, muon ..."
-    sim_scale = "factor from deposited to calibrated energy of simulated hits, if none are digitised"
+    place = "calorimeter that a collection belongs to, if its name does not tell: ecal_barrel, hcal_endcap, muon ..."
+    sim_scale = "factor from deposited to calibrated energy of simulated hits, for files without digitised hits"
     for option, form, text in (
         ("--absorber", "CALORIMETER=MATERIAL:MM", absorber),
         ("--place", "COLLECTION=PLACE", place),
@@ -265,14 +265,14 @@ def detector_arguments(parser: argparse.ArgumentParser) -> None:
     ):
         help_text = f"{text} (repeatable)"
         parser.add_argument(option, type=pair, action="append", default=[], metavar=form, help=help_text)
-    tracks_as = "detector with the resolutions of tracks from Monte Carlo particles, for --truth-tracks: cld"
+    tracks_as = "detector whose track resolutions --truth-tracks takes for tracks from Monte Carlo particles: cld"
     parser.add_argument("--tracks-as", metavar="DETECTOR", help=tracks_as)
     parser.add_argument("--entries", **number(1, 100, "N", "events to read (default: %(default)s)"))
     add_option(parser, "force")
 
 
 def detector(args: argparse.Namespace) -> int:
-    """Draft the description of the detector that a file is from: a YAML file for --detector.
+    """Draft the description of a file's detector: a YAML file for --detector.
 
     A comment beside each value says how it was found: given, in the file, measured with its hits and tracks, or
     guessed. A value that the file does not contain is null: give it as an option, or fill it in.
@@ -333,7 +333,7 @@ def convert_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("input", metavar="IN", help="HDF5 file of the first paper, EDM4hep file or flat ntuple")
     parser.add_argument("output", metavar="OUT.root", help="flat ntuple in the layout g4")
     add_file_options(parser, detector="detector of the input (built-in name or YAML file)")
-    text = "an entry that cannot be used: stop, or write it empty, with a counted warning (default: raise)"
+    text = "unusable entry: stop with an error, or write it empty and count it in a warning (default: raise)"
     add_option(parser, "on-error", help=text)
     add_options(parser, "chunk-size", "force")
 

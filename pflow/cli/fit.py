@@ -97,12 +97,12 @@ IN_WORDS = {
 """Parts of jsonargparse's messages, and what the user reads instead."""
 
 MOST_USED = """\
-used most:
-  --data.train FILES --data.val FILES    to train on and to validate on; 'train/*.root' names several
+most used:
+  --data.train FILES --data.val FILES    training and validation files; 'train/*.root' matches several
   --config gamma1                        a configuration that comes with pflow, or a YAML file
-  --start-from general                   begin with a trained model, whose options are the defaults
+  --start-from general                   start from a trained model; its options become the defaults
   --checkpoint RUN                       resume the training in this folder; needs no other option
-  --trainer.max-epochs N                 how long; or --trainer.max-steps N
+  --trainer.max-epochs N                 length of the training; or --trainer.max-steps N
   --model.lr X                           highest learning rate
   --model.reconstructor.network.width N  size of the network; also .encoder-layers, .heads ...
   --data.batch-size N                    events in a batch
@@ -284,11 +284,9 @@ class TrainingCLI(LightningCLI):  # type: ignore[misc]
         """Declare our options and links between options."""
         self.parser.of_verb = parser
         parser.set_defaults(self.begun.defaults)
-        resume = "fit: resume the training in this folder, or of this checkpoint in it; else: the trained model"
-        start = "begin a new training with the weights of a trained model, whose options are the defaults"
-        average = (
-            "average the weights exponentially, keeping this share at each step (e.g. 0.999), to validate and store"
-        )
+        resume = "fit: resume the training in this folder, or from this checkpoint in it; else: the trained model"
+        start = "start a new training from the weights of a trained model; its options become the defaults"
+        average = "validate and store an exponential average of the weights, with this decay per step (e.g. 0.999)"
         parser.add_argument("--checkpoint", type=str | None, default=None, help=resume)
         parser.add_argument("-o", "--output", type=str, help="folder for checkpoints, logs and configuration")
         parser.add_argument("--start_from", type=str | None, default=None, help=start)

@@ -38,16 +38,16 @@ N = TypeVar("N", int, float)
 
 VERBS = {
     "fit": "train a model: pflow fit --config gamma1 --data.train FILE --data.val FILE",
-    "validate": "losses and wrong energy of a model on other files: pflow validate --checkpoint M --data.val FILE",
-    "test": "the same on test files, --data.test",
-    "predict": "run a model as Lightning does, for callbacks of your own, on --data.predict (else: pflow reconstruct)",
+    "validate": "losses and wrong energy of a model on validation files: pflow validate --checkpoint M --data.val FILE",
+    "test": "losses and wrong energy of a model on test files: pflow test --checkpoint M --data.test FILE",
+    "predict": "run a model in Lightning's prediction loop, for your own callbacks (for particles: pflow reconstruct)",
     "recipe": "train a model in stages and calibrate it: pflow recipe photon --data-dir g4 --output runs/photon",
-    "inspect": "show what a file holds, or what an output or a model was made from",
-    "detector": "draft the description of the detector that a file is from, for --detector",
+    "inspect": "show the content of a file, or the provenance of an output or a model",
+    "detector": "draft the YAML description of a file's detector, for --detector",
     "convert": "turn the first paper's HDF5 files into ROOT files",
     "reconstruct": "turn events into particles with a trained model: ROOT file in, ROOT file out",
     "evaluate": "compare reconstructed particles with the truth: metrics, table, plots, report",
-    "scan": "compare forms of a detector without retuning: pflow scan FILE --vary cells=1,2,4 --output DIR",
+    "scan": "compare variants of a detector without retuning: pflow scan FILE --vary cells=1,2,4 --output DIR",
     "display": "draw an event: a figure, or an interactive page",
     "calibrate": "choose decoding options and calibrate the uncertainties of a model on validation files",
     "export": "write a model as ONNX for inference from C++, or its weights alone",
@@ -118,14 +118,14 @@ OPTIONS: dict[str, dict[str, Any]] = {
         "help": "trained model: a checkpoint of `pflow fit`, a folder of weights of `pflow export`, or the name of a "
         "model that comes with pflow",
     },
-    "output": {"required": True, "metavar": "PATH", "help": "what to write"},
+    "output": {"required": True, "metavar": "PATH", "help": "file or folder to write"},
     "detector": {"metavar": "NAME", "help": "built-in name or YAML file (default: detected from the file)"},
     "schema": {"metavar": "NAME", "help": "file schema (default: detected from the file)"},
-    "layout": {"metavar": "YAML", "help": "table from branches to fields, for flat files of your own"},
+    "layout": {"metavar": "YAML", "help": "table from branches to fields, for your own flat ntuples"},
     "truth-tracks": {
         "action": "store_true",
-        "help": "make the tracks of EDM4hep files that have none from their Monte Carlo particles; events, output "
-        "and reports are marked so",
+        "help": "make tracks from the Monte Carlo particles of EDM4hep files that have no tracks; events, outputs and "
+        "reports are marked accordingly",
     },
     "rule": choice("stable", "entering", "calo", text="truth rule: which true particles are targets"),
     "min-energy": number(0.0, 0.1, "GEV", "smallest energy of a target (default: %(default)s)"),
@@ -139,42 +139,42 @@ OPTIONS: dict[str, dict[str, Any]] = {
         "type": integers,
         "default": (),
         "metavar": "PDG,...",
-        "help": "PDG codes of further particles that no detector sees, beside neutrinos, neutralinos and the like",
+        "help": "PDG codes of further invisible particles, beside neutrinos, neutralinos and the like",
     },
-    "ignore-tracks": {"action": "store_true", "help": "a track does not make a particle a target"},
+    "ignore-tracks": {"action": "store_true", "help": "a track alone does not make a particle a target"},
     "collection": {
         "default": "PFlow",
         "metavar": "NAME",
         "help": "collection of particles in the reconstructed file (default: %(default)s)",
     },
-    "on-error": choice("raise", "skip", text="an entry that cannot be used: stop, or skip it with a counted warning"),
+    "on-error": choice("raise", "skip", text="unusable entry: stop with an error, or skip and count it in a warning"),
     "no-oracle": {
         "action": "store_true",
         "help": "leave out the oracle (perfect pattern recognition), which takes time",
     },
     "chunk-size": number(1, 256, "N", "events in memory at once (default: %(default)s)"),
     "batch-size": number(
-        1, None, "N", "events in one pass of the network (default: 32, on a GPU 256, or fewer that fit its memory)"
+        1, None, "N", "events in one pass of the network (default: 32; on a GPU 256, or fewer if they do not fit)"
     ),
     "device": {"default": "auto", "help": "auto, cpu, cuda, cuda:1 ... (default: %(default)s)"},
     "max-particles": number(
         1,
         None,
         "N",
-        "largest number of particles of an event; those with a track are kept beyond it, too, and then no others "
-        "(default: the model's own, and more as its tracks and hits allow)",
+        "largest number of particles of an event; all particles with a track are kept, even beyond it, and then no "
+        "others (default: the model's own limit, which grows with the event's tracks and hits)",
     ),
     "max-hits": number(
         1,
         32768,
         "N",
-        "largest event to reconstruct; events with more hits are bad entries (default: %(default)s: some 3 GB)",
+        "largest number of hits of an event; one with more is an unusable entry (default: %(default)s, some 3 GB)",
     ),
     "cluster": {
-        "help": "local:N for N processes, or address of a dask scheduler, for whose processes it waits (pflow[cluster])"
+        "help": "local:N for N processes, or address of a dask scheduler, whose workers it waits for (pflow[cluster])"
     },
     "force": {"action": "store_true", "help": "replace outputs that exist"},
-    "verbose": {"action": "store_true", "help": "list the events whose decoding was cut"},
+    "verbose": {"action": "store_true", "help": "list the events that reached the largest number of particles"},
     "quiet": {"action": "store_true", "help": "no progress bar and no table"},
 }
 """Arguments of argparse's ``add_argument``, by the option's name without dashes."""
@@ -274,7 +274,7 @@ def progress_bar(*, quiet: bool, transient: bool = False) -> Iterator[Callable[[
 
 EXIT_CODES = {
     0: "done",
-    1: "an error, which is said in one line",
+    1: "error, explained in one line",
     2: "wrong usage",
     3: "done, but entries or files were skipped (--on-error skip)",
     129: "the terminal was closed (SIGHUP)",

@@ -1,4 +1,4 @@
-"""Verbs of trained models: turn events into particles, calibrate a model, write it for use elsewhere."""
+"""Verbs of trained models: turn events into particles, calibrate a model, export it."""
 
 from __future__ import annotations
 
@@ -28,24 +28,24 @@ if TYPE_CHECKING:
 def reconstruct_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of `pflow reconstruct`."""
     parser.add_argument("inputs", nargs="+", metavar="IN.root", help="event files; truth is not needed")
-    add_option(parser, "checkpoint", otherwise="general, or the one that comes with pflow for the detector of the file")
+    add_option(parser, "checkpoint", otherwise="general, or the model that comes with pflow for the file's detector")
     place = parser.add_mutually_exclusive_group(required=True)
     add_option(
         place,
         "output",
         required=False,
         metavar="OUT.root",
-        help="file to write, for all inputs, of one detector (EDM4hep: for one)",
+        help="one file for all inputs, which must be of one detector (--format edm4hep: one input)",
     )
     place.add_argument(
         "--output-dir",
         metavar="DIR",
-        help="folder for one file for each input, IN.reco.root; finished outputs of the same input, model and "
-        "settings stay",
+        help="folder for one output per input, IN.reco.root; finished outputs of the same input, model and settings "
+        "are kept",
     )
     text = (
-        "how to store the particles: as plain branches, or as collections of EDM4hep 1.0 for podio, beside the "
-        "collections of the input that they refer to"
+        "ttree, rntuple: particles as plain branches; edm4hep: as EDM4hep 1.0 collections for podio, beside the "
+        "input's collections that they refer to"
     )
     parser.add_argument("--format", **choice("ttree", "rntuple", "edm4hep", text=text))
     text = "with --format edm4hep: write links from particles to the input's Monte Carlo particles"
@@ -56,22 +56,22 @@ def reconstruct_arguments(parser: argparse.ArgumentParser) -> None:
         const=0.05,
         type=float,
         metavar="P",
-        help="also write, as a second collection, particles that exist less probably than not, with a probability of "
-        "at least P (default: %(const)s)",
+        help="also write candidates as a second collection: particles that more probably do not exist, with an "
+        "existence probability of at least P (default: %(const)s)",
     )
     parser.add_argument(
         "--merge-mm",
         type=float,
         metavar="MM",
-        help="size to which cells of the ECAL are merged before the network, mm, from the smallest to the largest "
-        "of its training (general: 5 to 40): smaller ones tell closer photons apart and take longer",
+        help="merge ECAL cells to this size before the network; it must lie within the sizes of the training (general: "
+        "5 to 40 mm). Smaller cells separate closer photons, but take longer",
     )
     add_file_options(parser, detector=OTHER_DETECTOR)
     add_option(
         parser,
         "on-error",
-        help="an entry that cannot be used: stop without output, or leave a flagged empty entry with a counted "
-        "warning; with --output-dir also a file that cannot be used: stop, or list it at the end (default: raise)",
+        help="unusable entry: stop without output, or write a flagged empty entry and count it in a warning; with "
+        "--output-dir also unusable file: stop, or list it at the end (default: raise)",
     )
     add_options(parser, "max-particles", "max-hits", "batch-size", "chunk-size", "device")
     add_options(parser, "cluster", "force", "verbose")
@@ -136,14 +136,14 @@ def calibrate_arguments(parser: argparse.ArgumentParser) -> None:
         option, text = f"--{name.replace('_', '-')}", f"{text} (default: the model's own)"
         parser.add_argument(option, nargs="+", type=float, metavar="P", help=text)
     text = (
-        "which of all combinations is kept (all are means over the files): energy: largest energy-weighted "
-        "efficiency less fake energy fraction; number: most events with the right number of particles; reference: "
-        "fewest fakes where the files' reconstructed particles are not more efficient"
+        "how to choose among the combinations, by means over the files: energy: largest energy-weighted efficiency "
+        "minus fake energy fraction; number: most events with the right number of particles; reference: fewest fakes "
+        "among those at least as efficient as the files' reconstructed particles"
     )
     parser.add_argument("--choose-by", **choice("energy", "number", "reference", text=text))
     add_file_options(parser, detector=OTHER_DETECTOR)
     add_options(parser, "on-error", "batch-size", "chunk-size", "device")
-    text = "folder to make: weights and header with the calibration, as of `pflow export --format weights`"
+    text = "folder to create: calibrated weights and header, as from `pflow export --format weights`"
     add_option(parser, "output", metavar="DIR", help=text)
     add_option(parser, "force")
 
@@ -226,14 +226,14 @@ def export_arguments(parser: argparse.ArgumentParser) -> None:
         "says how to use them, for C++; weights: model.safetensors and model.json, a checkpoint for pflow"
     )
     parser.add_argument("--format", **choice("onnx", "weights", text=text))
-    text = "built-in name or YAML file of the detector that graphs are for, of a model for any detector"
+    text = "detector of the graphs (built-in name or YAML file), for a model of any detector"
     add_option(parser, "detector", help=f"{text} (default: that of its first training file)")
     add_option(parser, "output", metavar="DIR", help="folder to make")
     add_option(parser, "force")
 
 
 def export(args: argparse.Namespace) -> int:
-    """Write a trained model for use elsewhere: as ONNX, for inference without Python, or its weights, to pass on."""
+    """Export a trained model: as ONNX graphs for inference without Python, or as weights to pass on."""
     from pflow.checkpoint import EXPORT_FILES, load_model, write_weights
 
     if args.format == "weights":

@@ -1,4 +1,4 @@
-"""Run a recipe: train a model in stages, calibrate it, and write its weights; an interrupted one is resumed."""
+"""Run a recipe: train a model in stages, calibrate it, and write its weights. An interrupted recipe is resumed."""
 
 from __future__ import annotations
 
@@ -146,14 +146,14 @@ def recipe_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "options", nargs="*", metavar="-- OPTION", help="options of `pflow fit` for all stages, after a --"
     )
-    add_option(parser, "output", metavar="DIR", help="folder for all that is written")
+    add_option(parser, "output", metavar="DIR", help="folder for all outputs")
     parser.add_argument(
         "--data-dir",
         metavar="DIR",
-        help="folder of the samples that the recipe names (without calibration also: files of your own, as options of "
-        "`pflow fit`)",
+        help="folder of the samples that the recipe names (a recipe without calibration also takes your own files, as "
+        "options of `pflow fit`)",
     )
-    parser.add_argument("--variant", metavar="NAME", help=f"which variant, where the recipe has some ({listed})")
+    parser.add_argument("--variant", metavar="NAME", help=f"variant of the recipe ({listed})")
 
 
 def recipe(args: argparse.Namespace) -> int:

@@ -1,4 +1,4 @@
-"""Verbs of results: compare particles with the truth, compare forms of a detector, draw an event."""
+"""Verbs of results: compare particles with the truth, compare variants of a detector, draw an event."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ if TYPE_CHECKING:
 def evaluate_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of `pflow evaluate`."""
     parser.add_argument(
-        "reco", nargs="+", metavar="RECO.root", help="outputs of pflow reconstruct: one of all files, or one of each"
+        "reco", nargs="+", metavar="RECO.root", help="outputs of pflow reconstruct: one for all files, or one for each"
     )
-    text = "the event files that they were made from, in that order"
+    text = "the event files that they were made from, in the same order"
     parser.add_argument("--truth", required=True, nargs="+", metavar="IN.root", help=text)
     add_option(parser, "output", metavar="DIR", help="folder for metrics.json, report.html and the plots")
     parser.add_argument(
@@ -59,14 +59,14 @@ def evaluate_arguments(parser: argparse.ArgumentParser) -> None:
     add_option(
         parser,
         "on-error",
-        help="an entry that cannot be used: stop, or skip it with a counted warning; with one output of each file also "
-        "a file that cannot be used (default: raise)",
+        help="unusable entry: stop with an error, or skip it and count it in a warning; with one output per file also "
+        "an unusable file (default: raise)",
     )
     add_option(
         parser,
         "chunk-size",
         default=500,
-        help="events in memory at once; more than in other commands, as each chunk takes 0.2 s beside its events "
+        help="events in memory at once; more than in other commands, as each chunk costs 0.2 s in addition "
         "(default: %(default)s)",
     )
     parser.add_argument("--no-plots", action="store_true", help="write metrics.json without figures and report.html")
@@ -184,29 +184,28 @@ def scan_arguments(parser: argparse.ArgumentParser) -> None:
         "files",
         nargs="+",
         metavar="FILE",
-        help="event files with truth; files of the first file's detector are the nominal sample, each other detector "
-        "is a point of the scan",
+        help="event files with truth; the files of the first file's detector are the nominal sample, and each further "
+        "detector is a point of the scan",
     )
     add_option(
         parser,
         "output",
         metavar="DIR",
-        help="folder for scan.csv, scan.json, figures, report.html, and the numbers of each point, which a later scan "
-        "reuses",
+        help="folder for scan.csv, scan.json, figures, report.html and each point's numbers, for reuse by later scans",
     )
     parser.add_argument(
         "--vary",
         action="append",
         default=[],
         metavar="NAME=VALUE,...",
-        help="move the events into other forms of their detector; may be given several times. cells, ecal_cells, "
+        help="vary the detector by changing the events; may be given several times. cells, ecal_cells, "
         "hcal_cells: factors on the cell size; layers: every 1st, 2nd, 3rd ... layer is read; hcal_layers: number of "
         "HCAL layers; ecal_threshold, hcal_threshold: of a cell, GeV; time: resolution of hits, ns, or none",
     )
     text = "all combinations of the values (default: vary one parameter at a time)"
     parser.add_argument("--grid", action="store_true", help=text)
     add_option(parser, "checkpoint", otherwise="%(default)s", default="general")
-    text = "a model tuned to the nominal sample: its ratio to the untuned model there is the model's error"
+    text = "a model tuned to the nominal sample; its ratio to the untuned model there is the model's own error"
     parser.add_argument("--tuned", metavar="MODEL", help=text)
     add_option(
         parser,
@@ -221,7 +220,7 @@ def scan_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--entries", **number(1, None, "N", "most entries of each file (default: all)"))
     add_option(parser, "no-oracle")
     parser.add_argument(
-        "--no-null-test", action="store_true", help="leave out the null test (all lengths scaled, same physics)"
+        "--no-null-test", action="store_true", help="leave out the null test (all lengths scaled: the same physics)"
     )
     add_option(parser, "on-error")
     add_options(parser, "max-hits", "batch-size", "chunk-size", "device", "cluster")
@@ -231,7 +230,7 @@ def scan_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def scan(args: argparse.Namespace) -> int:
-    """Compare forms of a detector, by moving a sample or by samples of each, with one model and nothing retuned."""
+    """Compare variants of a detector with one model and without retuning, by changed events or simulated samples."""
     from rich.console import Console
 
     from pflow.inference import scan as scans
@@ -283,7 +282,7 @@ def display_arguments(parser: argparse.ArgumentParser) -> None:
         "--colour",
         "--color",
         choices=("truth", "reco", "energy", "subdetector"),
-        help="what the colour of a hit stands for: its true particle; its reconstructed particle, of --reco or of the "
+        help="meaning of a hit's colour: its true particle; its reconstructed particle, of --reco or of the "
         "algorithm in IN.root (the nearest in angle if the algorithm assigns no hits); its energy; its subdetector "
         "(default: the first of these in the file)",
     )

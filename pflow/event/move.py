@@ -7,7 +7,7 @@ except for backscatter from it; digital readout. Approximate: polygons and moved
 shifted along their rays from the origin. Showers keep their shape, their distances change; the material in front and
 the bending of tracks stay as simulated.
 
-A `Variation` draws forms of the detector at random, one for each event, for training; a `Move` is one given form, for
+A `Variation` draws detectors at random, one for each event, for training; a `Move` is one given detector, for
 scans. Both become rows like `AS_SIMULATED`, which `change_cells` and `move` apply.
 """
 
@@ -71,7 +71,7 @@ LENGTHS = {"d0": 1, "z0": 1, "time": 1, "omega": -1}
 LEVELS = (0.0, 3.0, 10.0)
 """Thresholds of a semi-digital readout, in units of the median energy of the HCAL's hits, of all events together."""
 TIME_SEED = 1
-"""Seed of the errors of times: all forms of a detector have the same errors, in units of their resolution."""
+"""Seed of the errors of times: all variants of a detector have the same errors, in units of their resolution."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

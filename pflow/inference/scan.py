@@ -1,4 +1,4 @@
-"""Scans: reconstruct samples as several forms of their detectors, point by point, and evaluate them together."""
+"""Scans: reconstruct samples in several variants of their detectors, point by point, and evaluate them together."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def scan(
     force: bool = False,
     on_progress: Callable[[str, int, int], None] | None = None,
 ) -> ScanResult:
-    """Reconstruct and evaluate samples as several forms of their detectors, without retuning anything.
+    """Reconstruct and evaluate samples in several variants of their detectors, without retuning anything.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Scans: compare a sample in several forms of its detector, or samples of several detectors, with the nominal point.
+"""Scans: compare a sample in several variants of its detector, or samples of several detectors, with the nominal point.
 
 All points are resampled together (`pflow.metrics.stats.Bootstrap`), so that ratios of the same events have the errors
 of a paired comparison; events in only one of two samples are resampled independently.

@@ -1,4 +1,4 @@
-"""Scan forms of the simplified ILD and CLD with `general` on validation events, and write the tables of RESULTS.md."""
+"""Scan variants of the simplified ILD and CLD with `general` on validation events; write the tables of RESULTS.md."""
 
 from __future__ import annotations
 
