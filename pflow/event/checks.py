@@ -198,40 +198,40 @@ def _share(name: str, column: str, text: str, of: str, **limits: Any) -> Quantit
 
 
 CELL = "a minimum ionising particle leaves {{:.3g}} GeV in a cell of the {}, by {{n}} tracks"
-ENTERS = "hits of the ECAL lie {:.1f} cells beside {n} tracks that enter, in "
+ENTERS = "hits of the ECAL lie {:.1f} cells beside the entry points of {n} tracks, in "
 BEHIND = "hits of the HCAL lie {:.1f} cells beside {n} tracks, in "
 UNCHARGED = "{:.0%} of the tracks of {n} events have charge 0"
-BENT = "{:.0%} of {n} tracks bend to the other side than their charge says"
-MOMENTA = "momenta of {n} tracks are {:+.1%} off what their hits in the ECAL say"
+BENT = "{:.0%} of {n} tracks bend against their charge"
+MOMENTA = "momenta of {n} tracks differ by {:+.1%} from what their hits in the ECAL imply"
 ENTRIES = "{:.0%} of {n} tracks have hits of the ECAL where they enter"
 LAYERS = "{n} tracks have hits in {:.0%} of the first layers of the ECAL"
-HELIX = "the helix from the IP leads {:.0%} of {n} tracks to their state"
+HELIX = "the helix from the IP leads {:.0%} of {n} tracks to their state at the calorimeter"
 IN_HCAL = "{:.0%} of {n} tracks above 3 GeV have hits of the HCAL behind them"
 LEAVE = "{n} isolated hadrons leave {:.2f} of their momentum"
-COPIES = "{:.0%} of {n} tracks enter where another one does"
+COPIES = "{:.0%} of {n} tracks enter the calorimeter where another one does"
 OWN = "{:.0%} of the hits where {n} tracks enter are linked to the track's particle"
 HALF_OWN = "half of {n} tracks have up to {:.0%} of the hits where they enter linked to their particle"
 PT_RATIO = "transverse momenta of tracks are {:.3f} times their {n} particles' momenta in {b_field:g} T"
 ANGLE = "tracks are {:.2g} rad from their {n} particles (median)"
 NOT_REACHED = "{:.0%} of {n} tracks cannot reach their state at the calorimeter in the field"
-MASSLESS = "momenta of the particles of the reference are {:.2f} of their energies"
+MASSLESS = "momenta of the particles of the reference are {:.2f} times their energies"
 TRACKLESS = "{:.0%} of the charged particles of the reference have no track of their charge and momentum"
 ALONE = "{:.0%} of the {n} hardest neutral particles of the reference have no hits with their energy around them"
 CODES = "{:.0%} of the true particles have another charge than their PDG code says, or an unknown code"
 CODES_OF_REFERENCE = CODES.replace("true particles have", "particles of the reference have")
 OVERLAID = "{:.0%} of the energy of stable particles that shower is of overlaid background"
-NO_SIGNAL = ": particles are reconstructed of it, too, and the true visible energy is without it"
+NO_SIGNAL = ": its particles are reconstructed, too, but the true visible energy does not include it"
 MANY_MUON_HITS = "{:.0%} of the hits of events of 500 hits and more are in the muon system"
 NO_MUONS = "{:.0%} of the hits of the muon system lie before it, or have more than 0.1 GeV"
-PARENTS = "{:.0%} of the particles of the simulation have no parent or one of less energy, or are stable as it is"
+PARENTS = "{:.0%} of the simulation's particles have no parent or one of less energy, or are stable as their parent is"
 VERTICES = "the simulation's farthest vertices are at {:.2g} times the distance of the ECAL's face, in {n} events"
 COPIED = "{:.0%} of the stable true particles have the momentum of another one"
 BEAMWARDS = "{:.0%} of the visible energy of stable true particles goes along the beam"
-UNSEEN = ", where nothing sees it: are the beams' particles stable, or photons of the initial state?"
+UNSEEN = ", outside the detector: are beam particles or initial-state photons marked as stable?"
 BORN = "{:.0%} of the energy of stable true particles begins behind the ECAL's face"
-ENDS = ": do their vertices say where they end?"
+ENDS = ": do their vertices say where they end, and not where they begin?"
 IN_ALL = "{} of the reference have {{:.2f}} times the energy of true ones"
-BESIDE = "hits of a quarter of {n} photons, by links, lie more than {:.2g} rad beside them"
+BESIDE = "a quarter of {n} photons lie more than {:.2g} rad from the hits linked to them"
 OF_LINKED = "hits have {{:.2f}} times the energy of the {{n}} {} that they are linked to (median)"
 IN_AN_HCAL = "{{:.0%}} of the energy of {{n}} {}, by links, is in an HCAL"
 ANOTHER = ": are they of another class?"
@@ -350,11 +350,11 @@ QUANTITIES: Mapping[str, tuple[Quantity, ...]] = {
 
 
 TOO_FEW = (
-    ("trail", f"tracks above {MIN_MOMENTUM:g} GeV", "no trail", "ecal"),
-    ("behind", f"tracks above {HARD:g} GeV", "no hits of the HCAL behind them", "hcal"),
-    ("response", "isolated hadrons", "no energy over momentum", "hcal"),
+    ("trail", f"tracks above {MIN_MOMENTUM:g} GeV", "their hits in the ECAL", "ecal"),
+    ("behind", f"tracks above {HARD:g} GeV", "their hits in the HCAL", "hcal"),
+    ("response", "isolated hadrons", "their energy over momentum", "hcal"),
 )
-"""Columns of trails that need `MIN_TRACKS` tracks, which these are, what they show, in which kind of calorimeter."""
+"""Columns of trails that need `MIN_TRACKS` tracks, which these are, what else is not checked, kind of calorimeter."""
 
 EXACT = (
     "targets",
@@ -460,7 +460,7 @@ def _too_few(scales: Scales, detector: Detector) -> Iterator[Check]:
         together = len(few) == len(n_tracks) and sum(few.values()) >= MIN_TRACKS
         new = [f"{n} in {where}" for where, n in few.items() if where not in said]
         if new and not together and any(part.kind == kind for part in detector.calorimeters):
-            text = f"too few {what}, {' and '.join(new)} ({MIN_TRACKS} are needed): {unknown} could be checked there"
+            text = f"too few {what} to check {unknown}: {' and '.join(new)} ({MIN_TRACKS} are needed)"
             yield Check(UNCHECKED, True, text)
             said |= few.keys()
 
@@ -617,8 +617,8 @@ def _calorimeters(scales: Scales, detector: Detector) -> Iterator[Check]:
             expected, step = 1e-3 * of_length * length / part.electron_scale, SURE * low.sigma
             if np.ptp(event[mine]) == 0:  # one event: a single shower may lie in thicker layers
                 factor *= 1.6
-            text = f"the fifth of the hits of {part.name} with the least energy has up to {low.value:.2g} GeV, expected"
-            text += f" {expected:.2g} GeV of layers of {length:g} radiation lengths"
+            text = f"a fifth of the hits of {part.name} have less than {low.value:.2g} GeV, expected"
+            text += f" {expected:.2g} GeV in layers of {length:g} radiation lengths"
             yield Check("cells", expected / factor - step < low.value < expected * factor + step, text)
 
         # By radiation lengths, where they are described: hits in thicker layers have more energy.

@@ -164,8 +164,8 @@ def test_verbs_say_once_what_too_few_tracks_leave_unchecked(sample_dir, tmp_path
     ):
         assert main(words) == 0
         assert re.findall("note: .*", capsys.readouterr().err) == [
-            f"note: {few}: too few tracks above 1 GeV, 0 in the barrel and 0 in the endcaps (8 are needed): no trail "
-            "could be checked there"
+            f"note: {few}: too few tracks above 1 GeV to check their hits in the ECAL: 0 in the barrel and 0 in the "
+            "endcaps (8 are needed)"
         ]
     assert logging.getLogger("pflow").handlers == []
 

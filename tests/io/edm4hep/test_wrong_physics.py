@@ -104,7 +104,7 @@ def test_particles_without_tracks_because_tracker_hits_are_missing(sim_path):
     [
         ({f"{STATES}.phi": np.rad2deg}, "the helix from the IP leads", r"rad from their \d+ particles"),
         ({f"{STATES}.tanLambda": np.negative}, "the helix from the IP leads 0% of 13", r"rad from their \d+ particles"),
-        ({f"{STATES}.omega": np.negative}, "bend to the other side", "bend to the other side"),
+        ({f"{STATES}.omega": np.negative}, "bend against their charge", "bend against their charge"),
         ({f"{name}.position.z": np.negative for name in CALORIMETERS}, "ECAL where they enter", "where they enter"),
     ],
     ids=["degrees", "-tan lambda", "charge", "hits -z"],
