@@ -270,7 +270,7 @@ QUANTITIES: Mapping[str, tuple[Quantity, ...]] = {
         Quantity("vertices", "vertex", VERTICES, 0.15, 5.0, 0.9, wrong=": is their unit mm?", least=20),
         _share("parents", "astray", PARENTS, "n of parents", high=0.05, wrong=": parents or status are wrong"),
         # Found: none, at most 0.02 in an event, none.
-        _share("truth twice", "copies", COPIED, "n stable", high=0.01, wrong=": they are there twice", least=20),
+        _share("truth twice", "copies", COPIED, "n stable", high=0.01, wrong=": they occur twice", least=20),
         Quantity("beam", "along the beam", BEAMWARDS, high=0.3, over="visible", wrong=UNSEEN),
         Quantity("vertices", "born outside", BORN, high=0.8, over="visible", wrong=ENDS),
         # Found, of 50 true ones: 0.85 to 1.34 and 0.5 to 1.6.
@@ -528,7 +528,7 @@ def _each_event(scales: Scales, detector: Detector) -> Iterator[Check]:
     number, n = _groups(table["start"][known], table["place"][known])
     again = np.isin(np.arange(len(table["start"])), known[n[number] > 1])
     text = f"{_entries(scales, table, again)}: {np.count_nonzero(again)} events begin with the hits of another one:"
-    text += " they are there twice, or lists of hits were not emptied between events"
+    text += " a file is there twice, or lists of hits were not emptied between events"
     yield Check("events twice", not again.any(), text)
 
 

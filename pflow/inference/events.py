@@ -366,8 +366,8 @@ def warn_of_tracks(momentum: Floats, flagged: Mapping[str, int], n_events: int, 
         if n_flagged >= least and 2 * n_flagged > n_events:
             warn(
                 f"{where}: {lost:.4g} of {momentum[0]:.4g} GeV of tracks are in {place}, in {n_flagged} of {n_events} "
-                f"events more than {MOST_UNUSED:.0%} of it: they have no hits, are there twice, or the model does not "
-                "know such events",
+                f"events more than {MOST_UNUSED:.0%}: these tracks have no hits or occur twice, or the model was not "
+                "trained on such events",
                 ImplausibleWarning,
             )
 

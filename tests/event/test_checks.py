@@ -498,7 +498,7 @@ DEAD = r"no hits of (?!.*no hits){} are in layers {} to {}, and \d+ in one besid
         (energy(1.6), r"hits have 1\.[567].* times the energy of the \d+ photons"),
         (
             lambda events: dataclasses.replace(events, truth=ak.concatenate([events.truth, events.truth], axis=1)),
-            "50% of the stable true particles have the momentum of another one: they are there twice",
+            "50% of the stable true particles have the momentum of another one: they occur twice",
         ),
         (four_times(hard_along_the_beam), r"[5-9]\d% of the visible energy of .* goes along the beam, outside"),
         (

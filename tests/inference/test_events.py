@@ -374,7 +374,7 @@ def test_particles_depend_on_no_batch_order_and_threads(name, file, n, sample_di
     check_same(*by_threads)
 
 
-@pytest.mark.filterwarnings("ignore:.*GeV of tracks are in no particle.* they have no hits")
+@pytest.mark.filterwarnings("ignore:.*GeV of tracks are in no particle.* these tracks have no hits")
 @pytest.mark.parametrize(("hits", "tracks"), [(0, 0), (1, 0), (0, 1), (None, 0), (0, None)])
 def test_events_with_few_hits_or_tracks(hits, tracks, general, three):
     cut = dataclasses.replace(three, hits=three.hits[:, :hits], tracks=three.tracks[:, :tracks])
