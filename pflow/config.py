@@ -1,6 +1,6 @@
 """Configuration: frozen dataclasses from the plain data of YAML and JSON and back; the files that come with pflow.
 
-And the versions, as installed, of pflow and of what an output names.
+Also the installed versions of pflow and its dependencies, which outputs record.
 """
 
 from __future__ import annotations

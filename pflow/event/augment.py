@@ -1,4 +1,4 @@
-"""Augmentation of training events: the detector's symmetries, overlay, and disturbance as of a real detector.
+"""Augmentation of training events: the detector's symmetries, overlay, and the defects of a real detector.
 
 Reflection in the plane z = 0 leaves a solenoid's field, an axial vector along z, and the curvature of tracks unchanged.
 """

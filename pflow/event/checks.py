@@ -1,6 +1,6 @@
 """Check that events are plausible: their scales alone, and against a model's training sample.
 
-`compare` says what is implausible in the `Scales` of events, `problems` gives its texts.
+`compare` checks the `Scales` of events, `problems` gives the texts of the failed checks.
 
 Expected values hold for every sampling calorimeter: a trail has a hit in nearly every layer, minimum ionising particles
 leave similar energies per radiation length, isolated hadrons leave three quarters of their momentum. Halves of a
@@ -96,7 +96,7 @@ def problems(checks: Iterable[Check]) -> str:
 
 
 def warn_of(checks: Iterable[Check], where: str) -> None:
-    """Warn of the failed checks of the events of `where`, and log what could not be checked, which is no fault."""
+    """Warn of the failed checks of the events of `where`; log what could not be checked, which is no fault."""
     checks = list(checks)
     if said := problems(checks):
         warn(f"{where}: {said}", ImplausibleWarning)

@@ -1,4 +1,4 @@
-"""What a file holds, as plain data: schema, collections, truth, detectors that fit, missing parts."""
+"""The content of a file as plain data: schema, collections, truth, detectors that fit, missing parts."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ branch                        type    meaning
 ``PFlow.charge``              float32 [particle] e
 ``PFlow.mass``                float32 [particle] GeV
 ``PFlow.goodnessOfPID``       float32 [particle] probability of the identity, NaN unknown
-``PFlow.existence``           float32 [particle] probability to exist, of the list at least 0.5 (optional)
+``PFlow.existence``           float32 [particle] probability to exist, at least 0.5 in this list (optional)
 ``PFlow.pid_photon`` etc.     float32 [particle] probability of each of `pflow.physics.pdg.CLASSES` (optional)
 ``PFlow.covMatrix.xx`` etc.   float32 [particle] covariance of (px, py, pz, E), GeV^2 (optional)
 ``PFlowCaloHitLink.hit``      int32   [link] calorimeter hit of the input's entry, from 0 (optional)
@@ -21,8 +21,8 @@ branch                        type    meaning
                                       hit they sum to at most 1
 ``PFlowTrackLink.track``      int32   [link] track of the input's entry, from 0; with ``particle`` and
                                       ``weight`` as above (optional)
-``PFlowCandidate.PDG`` etc.           [candidate] members as of ``PFlow``: particles that exist less probably than
-                                      not, which belong in no sum (optional)
+``PFlowCandidate.PDG`` etc.           [candidate] members as of ``PFlow``: particles that more probably do not
+                                      exist; never add them to a sum (optional)
 ``event``                     int64   event number of the input
 ``flags``                     uint32  bits of `pflow.event.events.Flag`
 ============================= ======= ==================================================================

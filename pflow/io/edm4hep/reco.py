@@ -18,13 +18,13 @@ collection             type                                      content
                                                                  sorted by it, the largest first
 ``PFlowParticleID``    edm4hep::ParticleID                       one for each particle, if the model gives probabilities
                                                                  of the classes: they are its parameters
-``PFlowCandidates``, ``PFlowCandidatesParticleID``               (if asked for) particles that exist less probably than
-                                                                 not, which belong in no sum, without clusters, and the
-                                                                 parameters of ``PFlowParticleID`` of each
+``PFlowCandidates``, ``PFlowCandidatesParticleID``               (if asked for) particles that probably do not exist;
+                                                                 never add them to a sum; without clusters, with the
+                                                                 parameters of ``PFlowParticleID``
 ``PFlowMCParticleLinks`` link to edm4hep::MCParticle             (if asked for) weight: fraction of the energy of the
                                                                  particle's hits that the Monte Carlo particle left;
-                                                                 of its tracks if it has no hits; of a particle the
-                                                                 largest last
+                                                                 of its tracks if it has no hits; the largest link of
+                                                                 a particle comes last
 ``PFlowCaloHits``      edm4hep::CalorimeterHit                   (if the input has none) the hits that were
                                                                  reconstructed, with calibrated energy
 ``PFlowCaloHitSimLinks`` link to edm4hep::SimCalorimeterHit      (if the input has simulated hits) where they come from
