@@ -283,12 +283,12 @@ def scan_page(result: ScanResult, images: Mapping[str, bytes]) -> str:
     heads, sections = result.cells()
     captions = {key.replace(".", "_"): label_of(key) for key in result.headlines}
     note = (
-        "The first row of each algorithm has the values of the nominal point, the others ratios to it (of the "
-        "confusion, which may be 0, differences) with errors of the comparison, paired for events that both have. Bars "
-        "in the figures are these errors; the band is the nominal point's own error. Open markers, the last column and "
-        "~: the change may be the model's and not the detector's. outside: beyond the model's training; merged: cells "
-        "or layers are merged before the encoder, which hides their effect on finding particles; ~: smaller than the "
-        f"change in the null test (lengths and times multiplied by {NULL_SCALE:g}), or than its error."
+        "The first row of each algorithm gives the values at the nominal point, the other rows ratios to it (for the "
+        "confusion, which may be 0, differences). Errors are those of the comparison, paired for shared events. "
+        "In the figures bars are these errors, and the band is the nominal point's own error. Open markers, ~ and the "
+        "last column mark changes that may come from the model and not from the detector. outside: beyond the model's "
+        "training; merged: the model merges cells or layers first, which hides their effect on finding particles; ~: "
+        f"smaller than the change in the null test (lengths and times multiplied by {NULL_SCALE:g}), or than its error."
     )
     limits = "".join(f"<li>{escape(text)}</li>" for text in result.sentences)
     return html_page(

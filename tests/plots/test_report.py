@@ -210,7 +210,7 @@ def test_the_page_is_whole_and_begins_with_the_limits(scanned):
     assert "cells of 20 mm &lt;are outside&gt;" in page
     assert re.search(r"<figcaption>fake energy</figcaption>", page)
     assert "http" not in page  # nothing is loaded
-    assert "paired for events that both have" in page
+    assert "paired for shared events" in page
 
 
 def test_a_browser_shows_all_columns_of_a_scan(scanned, open_in_browser):
