@@ -144,7 +144,7 @@ def cell(rows: Rows, model: str, sample: str, quantity: str) -> str:
 
 def budget_table(rows: Rows) -> str:
     """Contributions to the resolution of the sum of energies, for the model, Pandora and the oracle."""
-    places = itertools.product(DETECTORS.items(), ("zqq", "zh"), BUDGET)
+    places = itertools.product(DETECTORS.items(), ("zqq", "zh", *UDS), BUDGET)
     lines = [
         [f"{detector}, {sample}", quantity, row.text, *row.others, row.difference_text]
         for (folder, detector), sample, quantity in places
