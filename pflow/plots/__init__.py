@@ -12,6 +12,8 @@ from typing import Any
 
 import matplotlib as mpl
 import mplhep
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.backends.backend_pdf import FigureCanvasPdf
 from matplotlib.figure import Figure
 
 COLORS = ("#3f90da", "#bd1f01", "#94a4a2", "#ffa90e", "#832db6", "#a96b59", "#e76300", "#b9ac70")
@@ -58,13 +60,14 @@ MARK = "made by pflow"
 @styled()
 def rendered(figure: Figure, format: str) -> bytes:
     """A figure as ``png`` or ``pdf``; the same content gives the same bytes."""
-    # Laid out here, once: `savefig` would draw the figure one more time for it, and for each format.
+    figure.dpi = mpl.rcParams["savefig.dpi"]
+    # Laid out once. `savefig` would do it for each format, and draw twice also where nothing is left to lay out.
     if (engine := figure.get_layout_engine()) is not None:
-        figure.dpi = mpl.rcParams["savefig.dpi"]
         engine.execute(figure)
         figure.set_layout_engine("none")
     buffer = io.BytesIO()
     # A PDF would have the date of its making, and so other bytes each time.
     metadata = {"Software": MARK} if format == "png" else {"CreationDate": None, "Creator": MARK}
-    figure.savefig(buffer, format=format, metadata=metadata)
+    canvas: Any = FigureCanvasAgg(figure) if format == "png" else FigureCanvasPdf(figure)
+    getattr(canvas, f"print_{format}")(buffer, metadata=metadata)
     return buffer.getvalue()
