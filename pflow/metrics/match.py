@@ -76,8 +76,10 @@ def find_faults(
 
 def _numbers(particles: ak.Array, fields: Sequence[str] = NUMBERS) -> dict[str, Floats]:
     """Charge [e], energy [GeV] and momentum [GeV] of all particles."""
-    # Attributes: four-momenta of `vector` may hold pt, phi, eta and mass.
-    return {field: jagged.flat(getattr(particles, field), np.float64) for field in fields}
+    # Four-momenta of `vector` may hold pt, phi, eta and mass; what they hold themselves needs no computing.
+    known = particles.fields
+    columns = {field: particles[field] if field in known else getattr(particles, field) for field in fields}
+    return {field: jagged.flat(values, np.float64) for field, values in columns.items()}
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
