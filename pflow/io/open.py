@@ -120,12 +120,13 @@ def fitting_detectors(file: PodioFile, *, sim: bool | None = None) -> list[Detec
             rank = 1, 1, len(missing), 0, -sum(map(file.columns.has, named))
         else:
             reader, reason = Edm4hepReader(file, detector=detector, sim=sim), ""
+            n_sources = sum(map(len, reader.sources.values()))
+            reader.sources = {**reader.sources, "tracks": (), "tracker_hits": ()}  # hits alone are looked at
             events = first_entries(reader)
             geometry = None if events is None else geometry_fits(events, detector)
             if geometry is False:
                 faces = f"r = {detector.ecal_inner_radius:g} mm, endcap from |z| = {detector.ecal_inner_z:g} mm"
                 reason = f"the ECAL hits do not lie where its ECAL is (barrel from {faces})"
-            n_sources = sum(map(len, reader.sources.values()))
             rank = geometry is False, geometry is not True, 0, len(reader.absent), -n_sources
         matches.append(DetectorMatch(detector, reason, rank))
     return sorted(matches, key=attrgetter("rank"))
