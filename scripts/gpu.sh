@@ -20,14 +20,14 @@ from pflow.config import VERSION, versions
 import torch
 print("pflow", VERSION, versions("torch", "numpy", "awkward", "uproot", "pytorch-lightning"), torch.version.cuda)
 print(torch.cuda.get_device_name() if torch.cuda.is_available() else "no GPU")'
-device=cpu sizes=(1) runs=1 tests=--collect-only
+device=cpu sizes=(1) runs=1
 if ! grep -q "^no GPU" "$out/versions.txt"; then
     nvidia-smi >> "$out/versions.txt"
-    device=cuda sizes=(1 8 32 128 512) runs=3 tests=-ra
+    device=cuda sizes=(1 8 32 128 512) runs=3
 fi
 events=$(ls "$data"/zqq_train*.root "$data"/zqq_test*.root 2>/dev/null | head -1)
 
-run 120 tests.txt python3 -m pytest -q $tests -p no:cacheprovider tests/model/test_device.py
+[ $device = cpu ] || run 120 tests.txt python3 -m pytest -q -ra -p no:cacheprovider tests/model/test_device.py
 run 150 times.txt python3 scripts/bench.py gpu "$events" --device $device --events "${sizes[@]}" --runs $runs
 [ $device = cpu ] || run 60 times_cpu.txt python3 scripts/bench.py gpu "$events" --device cpu --events 16 --runs 1
 
