@@ -110,6 +110,7 @@ def test_the_papers_set_ups_are_trained_and_measured_over_the_seeds(sample, tmp_
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:in . of 5 events")  # after some steps of training
+@pytest.mark.usefixtures("no_figures")
 def test_general_is_fine_tuned_and_measured(sample_dir, tmp_path, monkeypatch):
     """Here another detector takes the place of the one that was in no training."""
     folder, written = tmp_path / "edm4hep", []
