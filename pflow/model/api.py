@@ -242,9 +242,10 @@ def reconstructor_class(class_path: str) -> type[Reconstructor]:
             # If a module is missing that the model's file imports, its own error says more than a wrong class_path.
             if error.name is None or not class_path.startswith(error.name):
                 raise
-    for entry in importlib.metadata.entry_points(group="pflow.reconstructors"):
-        if entry.value.replace(":", ".") == class_path:
-            reconstructor = entry.load()
+    if reconstructor is None:  # else nothing is looked up in every installed package
+        for entry in importlib.metadata.entry_points(group="pflow.reconstructors"):
+            if entry.value.replace(":", ".") == class_path:
+                reconstructor = entry.load()
     if not (isinstance(reconstructor, type) and issubclass(reconstructor, Reconstructor)):
         raise ValueError(f"class_path: there is no Reconstructor '{class_path}' below pflow.model or installed")
     return reconstructor
