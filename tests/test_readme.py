@@ -36,6 +36,7 @@ def shows(line: str, printed: str) -> bool:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("no_figures")
 def test_every_command_works_from_a_folder_of_the_user(sample_dir, cld_rntuple_path, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     for path in sample_dir.glob("*_small*"):
