@@ -76,14 +76,12 @@ class PdgVocabulary:
         # A code above the largest one is behind the end; its index does not matter, as it is unknown.
         index = np.minimum(np.searchsorted(codes, absolute), len(codes) - 1)
         unknown = codes[index] != absolute
-        if unknown.any():
-            # The dictionary below keeps the last of each class: the most frequent, of equals the smallest code.
-            rising = sorted(range(len(self)), key=lambda i: (self.counts[i], -self.codes[i]))
-            most_frequent = {class_of(self.codes[i]): i for i in rising}
-            orders = [(name, *NEXT_CLASS[name]) for name in CLASSES]
-            stand_in = [next(most_frequent[name] for name in order if name in most_frequent) for order in orders]
-            index = np.where(unknown, np.array(stand_in)[class_index(absolute)], index)
-        return index, unknown
+        # The dictionary below keeps the last of each class: the most frequent, of equals the smallest code.
+        rising = sorted(range(len(self)), key=lambda i: (self.counts[i], -self.codes[i]))
+        most_frequent = {class_of(self.codes[i]): i for i in rising}
+        orders = [(name, *NEXT_CLASS[name]) for name in CLASSES]
+        stand_in = [next(most_frequent[name] for name in order if name in most_frequent) for order in orders]
+        return np.where(unknown, np.array(stand_in)[class_index(absolute)], index), unknown
 
     def decode(self, index: npt.ArrayLike) -> Index:
         """|PDG| of each index, same shape."""
@@ -132,9 +130,7 @@ def physical_particles(
     if calibration is not None and calibration.photon_response is not None:
         energy = energy * calibration.photon_response.factor(energy, classes == CLASSES.index("photon"))
     is_antiparticle = of_particle * (charge - CHARGES.index(0)) < 0
-    rest, squared = REST_MOMENTUM * mass, energy**2 - mass**2
-    # `where` computes both branches: the root of a negative square would warn.
-    momentum = xp.where(squared >= rest**2, xp.sqrt(squared.clip(0.0)), rest)
+    momentum = xp.sqrt(xp.maximum(energy**2 - mass**2, (REST_MOMENTUM * mass) ** 2))
     unit = unit_vector(double(direction), null=NULL_DIRECTION)
     columns = {
         "pdg": xp.where(is_antiparticle, -code, code),
