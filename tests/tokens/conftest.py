@@ -1,3 +1,4 @@
+import numpy as np
 import pytest
 
 from pflow.event.events import Events
@@ -33,6 +34,10 @@ def events() -> Events:
             calo_x=[[], [5.0], []],
             calo_y=[[], [1805.0], []],
             calo_z=[[], [-480.0], []],
+            # Turned by 10 mrad in azimuth, and by 20 mrad towards the transverse plane.
+            calo_px=[[], [-2.9 * np.sin(0.01)], []],
+            calo_py=[[], [2.9 * np.cos(0.01)], []],
+            calo_pz=[[], [-2.9 * np.tan(np.arctan(0.75 / 2.9) - 0.02)], []],
         ),
         tracker_hits=make_tracker_hits(x=[[], [1.0, 2.0], []], y=[[], [17.0, 30.0], []], z=[[], [-4.0, -8.0], []]),
         truth=make_truth(

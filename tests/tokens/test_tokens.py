@@ -190,13 +190,14 @@ def test_hits_and_tracks_are_those_of_the_events_in_their_order(events, readout_
 
 @pytest.mark.parametrize("unknown", [None, "calo_position.x", "calo_momentum.px"])
 def test_tracks_have_their_state_at_the_calorimeter_or_where_unknown_none(real, readout_config, unknown):
-    nothing = {} if unknown is None else {unknown: np.full(ak.count(real.tracks.charge), np.nan)}
-    changed = dataclasses.replace(real, tracks=jagged.replaced(real.tracks, nothing))
+    lost = np.arange(ak.count(real.tracks.charge)) % 2 == 0
+    values = {} if unknown is None else {unknown: np.where(lost, np.nan, jagged.columns(real.tracks)[unknown])}
+    changed = dataclasses.replace(real, tracks=jagged.replaced(real.tracks, values))
     arrays = encoded(changed, readout_config).arrays
     position = jagged.vectors(real.tracks.calo_position, np.float32)
     momentum = jagged.vectors(real.tracks.calo_momentum)
     if unknown is not None:
-        position, momentum = np.zeros_like(position), jagged.vectors(real.tracks.momentum)
+        position[lost], momentum[lost] = 0.0, jagged.vectors(real.tracks.momentum)[lost]
     assert np.array_equal(arrays["readout.track_position"], position)
     expected = momentum / np.linalg.norm(momentum, axis=1, keepdims=True)
     np.testing.assert_allclose(arrays["readout.track_direction"], expected, atol=1e-6)
