@@ -1,3 +1,4 @@
+import dataclasses
 import json
 
 import numpy as np
@@ -71,6 +72,9 @@ def test_built_in_detectors_have_their_field_and_symmetry():
 def test_built_in_detectors_are_complete(name):
     """They survive serialisation, have ECAL and HCAL barrel and endcap, a geometry, and no collection twice."""
     detector = load_detector(name)
+    parts = tuple(dataclasses.replace(part, hadron_scale=part.hadron_scale or 1.0) for part in detector.calorimeters)
+    assert dataclasses.replace(detector, calorimeters=parts) == detector  # the scale of an ECAL has no meaning
+    assert dataclasses.replace(detector, phi_symmetry=1).phi_symmetry == 1  # such a detector is not turned
     assert from_plain(Detector, to_plain(detector), "detector") == detector
     regions = {(calorimeter.kind, calorimeter.region) for calorimeter in detector.calorimeters if calorimeter.required}
     assert {("ecal", "barrel"), ("ecal", "endcap"), ("hcal", "barrel"), ("hcal", "endcap")} <= regions

@@ -43,6 +43,7 @@ def test_depths_by_hand():
     depth = depths(CLD, "ecal_barrel", 2160.0, 2160.0 * math.tan(angle), 0.0)
     assert depth["cosine"] == pytest.approx(math.cos(angle))
     assert depth["length"] * depth["cosine"] == pytest.approx(10)
+    assert Geometry.of(CLD).faces.sides[0, -1] == 12  # where tracks enter
     assert depths(CLD, "muon", 4600.0, 0.0, 0.0)["barrel"] == 1
     endcap = depths(CLD, "muon", 1000.0, 0.0, -4100.0)
     assert endcap["barrel"] == 0
@@ -170,6 +171,7 @@ def test_single_hits_and_empty_layers_do_not_change_the_spacing():
     assert fraction_on_layers(np.array([10.0, 10.1, 20.0]), np.array([0, 0, 1])) == pytest.approx(2 / 3)
     distance = np.array([10.0, 10.0, 15.0, 15.0, 30.0, 30.0])
     assert layer_range(distance, np.array([0, 0, 1, 1, 4, 4])) == (7.5, 32.5)
+    assert layer_range(distance[:2], np.array([5, 5])) == layer_range(distance[:2]) == (10.0, 10.0)
 
 
 A, B = 4 + math.log(0.9), 4 + math.log(0.1)
