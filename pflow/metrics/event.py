@@ -327,21 +327,19 @@ class BosonMetrics(Metrics):
         n_bosons = np.bincount(bosons.event, minlength=len(reco.counts))
         first = np.cumsum(n_bosons) - n_bosons
         # A clustering has one number of jets, so that events of one and of two bosons are clustered apart.
+        momenta = np.zeros((len(bosons.kind), 4))
         for n in (1, 2):
             if not (n_bosons == n).any():
                 continue
             jets = find_jets(reco.take(used & (n_bosons == n)[reco.event]), n_jets=2 * n)
-            momenta = np.column_stack([jets.momentum, jets.energy])
-            for event in np.flatnonzero(n_bosons == n).tolist():
-                of_event = slice(first[event], first[event] + n)
-                mass, true_mass = masses(np.zeros((n, 4))), masses(bosons.momentum[of_event])
-                # Too few particles for the jets: left out, the events that an algorithm loses would flatter it.
-                if jets.counts[event] == 2 * n:
-                    of_jets = momenta[jets.offsets[event] : jets.offsets[event + 1]]
-                    mass = masses(_pairs(of_jets, bosons.momentum[of_event]))
-                event_of = np.full(n, self.n_events + event)
-                self.columns.add(event=event_of, pdg=bosons.kind[of_event], mass=mass, true_mass=true_mass)
-        self.add(reco.counts)
+            of_jets = np.column_stack([jets.momentum, jets.energy])
+            # Too few particles for the jets: left out, the events that an algorithm loses would flatter it.
+            for event in np.flatnonzero((n_bosons == n) & (jets.counts == 2 * n)).tolist():
+                mine, of_event = jets.offsets[event] + np.arange(2 * n), first[event] + np.arange(n)
+                momenta[of_event] = _pairs(of_jets[mine], bosons.momentum[of_event])
+        rows = n_bosons[bosons.event] <= 2
+        mass, true_mass = (masses(of[rows]) for of in (momenta, bosons.momentum))
+        self.add(reco.counts, event=bosons.event[rows], pdg=bosons.kind[rows], mass=mass, true_mass=true_mass)
 
     def numbers(self, bootstrap: Bootstrap) -> Tree:
         """Keys under ``hadronic_mass``, by boson; none without bosons."""
