@@ -239,7 +239,7 @@ def _members_nearby(
         with np.errstate(divide="ignore", invalid="ignore"):
             cos = (np.cos(cone) - along) / across
         # Below -1, also with an axis along z, every rotation brings the event near.
-        widest = np.arccos(np.clip(np.nan_to_num(cos, nan=-1.0), -1.0, 1.0))
+        widest = np.arccos(np.clip(cos, -1.0, 1.0))
         phi = difference + widest * generator.uniform(-1.0, 1.0, along.shape)
     else:
         steps = np.arange(n_steps) * (2 * np.pi / n_steps)

@@ -66,8 +66,8 @@ AS_SIMULATED: Forms = np.array(
     ],
 )
 """The form of the detector that is simulated; an array of forms has a row for each event."""
-LENGTHS = {"d0": 1, "z0": 1, "time": 1, "omega": -1}
-"""Fields other than positions that change with the scale, and the power of the scale."""
+POWERS = {"mm": 1, "ns": 1, "1/mm": -1}
+"""Power of the scale by which fields of these units change."""
 LEVELS = (0.0, 3.0, 10.0)
 """Thresholds of a semi-digital readout, in units of the median energy of the HCAL's hits, of all events together."""
 TIME_SEED = 1
@@ -494,8 +494,7 @@ def move(events: Events, forms: Forms) -> Events:
             position = np.stack([columns[f"{vector}.{axis}"].astype(np.float64) for axis in "xyz"])
             shifted = dict(zip((f"{vector}.{axis}" for axis in "xyz"), _on_faces(position, *faces), strict=True))
         for column, field in fields_of(name).items():
-            power = 1 if field.axes and field.unit == "mm" else LENGTHS.get(column, 0)
-            if power and column in columns:
+            if (power := POWERS.get(field.unit)) and column in columns:
                 values = shifted.get(column, columns[column]) * forms["scale"][event] ** power
                 changed[column] = values.astype(columns[column].dtype)
         if changed:

@@ -62,4 +62,5 @@ def test_noise_belongs_to_no_particle_and_is_soft(events):
         n = len(before.hits.energy[0])
         assert ak.array_equal(after.hits.energy[0][:n], before.hits.energy[0])
         assert np.max(after.hit_links.source[0], initial=0) < n
+        assert len(np.unique(after.hits.position.z[0][n:])) > 0.8 * (len(after.hits.energy[0]) - n)
         assert np.median(after.hits.energy[0][n:]) < np.quantile(before.hits.energy[0], 0.4)

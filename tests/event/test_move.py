@@ -10,6 +10,7 @@ from pflow.event.augment import Augmentation, Disturbance, Overlay, augment
 from pflow.event.events import Events, ImplausibleWarning, concatenate, keep_hits
 from pflow.event.jagged import Links
 from pflow.event.move import HCAL, Forms, Move, Variation, change_cells, move
+from pflow.event.schema import make_hits
 from pflow.event.truth import select_targets
 from pflow.io.open import read_events
 from pflow.physics.detector import load_detector
@@ -194,6 +195,13 @@ def test_coarse_cells_are_whole_cells_of_the_simulation(request, sample, first, 
     assert np.array_equal(np.unique(expected, axis=0), np.unique(found, axis=0))
 
 
+def test_cells_of_opposite_endcaps_stay_apart(events):
+    columns = {"energy": [1.0, 2.0, 4.0], "x": [502.5, 502.5, 507.5], "y": [2.5] * 3, "z": [2500.0, -2500.0, 2500.0]}
+    columns |= {"subdetector": [1] * 3, "layer": [3] * 3}
+    some = Events(detector=events.detector, hits=make_hits(**{name: [values] for name, values in columns.items()}))
+    assert change_cells(some, drawn(some, coarser=(2,))).hits.energy.to_list() == [[5.0, 2.0]]
+
+
 def test_a_cylinder_has_whole_cells_around(events):
     """Each layer of the simplified ILD's barrels has the whole number nearest to its circle over the cell size."""
     changed = jagged.columns(change_cells(events, drawn(events, coarser=(2,))).hits)
@@ -318,12 +326,14 @@ def test_a_move_is_one_of_the_variations_of_the_training(zqq, name, options, ass
 
 @pytest.mark.parametrize("move", [*MOVES.values(), Move(time=0.1)], ids=[*MOVES, "time"])
 def test_each_event_is_moved_alone(zqq, move, assert_same):
+    move.check(zqq)
     assert_same(move.apply(zqq)[1:], move.apply(zqq[1:]))
 
 
 def test_layers_that_are_read_have_the_energy_of_all(zqq):
     hits, moved = jagged.columns(zqq.hits), jagged.columns(Move(layers=2, hcal_layers=40).apply(zqq).hits)
     hcal = np.array([calorimeter.kind == "hcal" for calorimeter in zqq.detector.calorimeters])[hits["subdetector"]]
+    Move(layers=2, ecal_threshold=1.5 * float(hits["energy"][~hcal].max())).check(zqq)  # of the sums, not of the hits
     keep = (hits["layer"] % 2 == 0) & ~(hcal & (hits["layer"] >= 40))
     np.testing.assert_array_equal(moved["energy"], 2 * hits["energy"][keep])
     np.testing.assert_array_equal(moved["layer"], hits["layer"][keep] // 2)
@@ -377,6 +387,12 @@ def test_layers_must_be_known(zqq):
     for form in (Move(layers=2), Move(ecal_cells=2)):  # cells behind each other would be summed
         with pytest.raises(ConfigError, match="the hits of the ECAL have no layer numbers"):
             form.check(dataclasses.replace(zqq, hits=unknown))
+    columns = jagged.columns(zqq.hits)
+    in_hcal = np.array([part.kind == "hcal" for part in zqq.detector.calorimeters])[columns["subdetector"]]
+    some = dataclasses.replace(zqq, hits=jagged.replaced(zqq.hits, {"layer": np.where(in_hcal, -1, columns["layer"])}))
+    Move(ecal_cells=2).check(some)
+    with pytest.raises(ConfigError, match="the hits of the HCAL have no layer numbers"):
+        Move(hcal_cells=2).check(some)
 
 
 @pytest.mark.parametrize(
