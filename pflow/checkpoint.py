@@ -436,7 +436,7 @@ def write_weights(
     load_model(checkpoint)  # the model must be usable
     trained = read_checkpoint(checkpoint)
     # A copy of each: tensors that share memory are stored like all others.
-    content = save({name: value.contiguous().clone() for name, value in sorted(trained.state_dict.items())})
+    content = save({name: value.contiguous().clone() for name, value in trained.state_dict.items()})
     header, made = trained.header, {"checkpoint_sha256": trained.digest, **trained.header.provenance}
     if calibrated_on:
         made["calibrated_on"] = [*calibrated_on]
