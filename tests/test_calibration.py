@@ -129,6 +129,8 @@ def test_the_factor_depends_on_sigma():
         np.array([0.01, 0.1]), np.zeros(2), np.full(2, CLASSES.index("photon"))
     )
     np.testing.assert_allclose(calibrated, [0.02, 0.05], rtol=0.1)
+    assert len(fit_curve(sigma[::20], values[::20, None]).log_sigma) == 2  # 300 pulls
+    assert fit_curve(sigma, 0 * values[:, None]) is None
 
 
 def test_few_hard_tracks_have_a_factor_that_their_curve_hides():
@@ -141,7 +143,8 @@ def test_few_hard_tracks_have_a_factor_that_their_curve_hides():
     muons = np.full(2, CLASSES.index("muon"))
     sigma, _ = calibration.apply(np.ones(2), np.ones(2), muons, energy=np.array([5.0, 200.0]))
     np.testing.assert_allclose(sigma, [1.0, 3.0], rtol=0.2)
-    assert fit_widths(energy[:30], pulls[:30]) is None
+    assert fit_widths(energy[:39], pulls[:39]) is None
+    assert fit_widths(energy[:40], pulls[:40]) is not None
 
 
 DECODING = PointingDecodingConfig(max_particles=7, eos_threshold=0.9, existence_threshold=0.3)
@@ -186,10 +189,11 @@ def test_the_most_efficient_is_chosen_where_none_reaches_the_reference():
         best([trial(0.9, 0.1, reference=math.nan)], "reference")
 
 
-def test_general_is_calibrated_in_the_geometry_of_the_files(sample_dir, tmp_path):
+def test_general_is_calibrated_in_the_geometry_of_the_files(sample_dir, tmp_path, monkeypatch):
     """Not in the one of the detector that it was first trained on."""
     events = read_events(sample_dir / "cld_multi_test_small.root", entry_stop=3)
     write_events(tmp_path / "cld.root", events)
+    monkeypatch.setattr("pflow.calibration.with_detector", None)
     model = load_model("general")
     named, known = (
         calibrate(

@@ -100,6 +100,9 @@ def test_a_truncated_checkpoint_is_an_error(save):
     path.write_bytes(path.read_bytes()[:-100])
     with pytest.raises(InputError, match="not a checkpoint"):
         read_checkpoint(path)
+    torch.save([1.0], path)
+    with pytest.raises(InputError, match="not a checkpoint of pflow"):
+        read_checkpoint(path)
 
 
 @pytest.mark.parametrize(
@@ -111,6 +114,7 @@ def test_a_truncated_checkpoint_is_an_error(save):
         ({"state_dict": {3: torch.zeros(1)}}, "'3': expected tensors by name"),
         ({"state_dict": {"a": [1.0]}}, "'a': expected tensors by name"),
         ({"state_dict": {"a": torch.zeros(3).to_sparse()}}, "'a': expected a dense tensor"),
+        ({"state_dict": {"a": torch.zeros(3, dtype=torch.complex64)}}, "'a': expected a dense tensor of real numbers"),
         ({"state_dict": {"a": torch.zeros(1).expand(10**9, 1000)}}, r"'a': a tensor of shape \[1000000000, 1000\] has"),
     ],
 )

@@ -169,17 +169,15 @@ def test_other_parts_are_concatenated_with_shifted_indices(joined):
     assert joined.tracker_hit_links.particle.tolist() == [[0, 1, 2]]
 
 
-def test_a_shared_cell_is_at_the_barycentre_within_tolerance(two, monkeypatch):
-    moved = two.hits.position.y + ak.Array([[0.0] * 3, [0.0, 2.0]])
-    near = dataclasses.replace(two, hits=ak.with_field(two.hits, moved, ("position", "y")))
-    assert overlay(near, [2]).hits.position.y[0, 1] == 5.5  # (3 x 5 + 1 x 7) / 4
-    columns = {"energy": [[1.0], [1.0]], "x": [[2100.0], [2100.0]], "y": [[0.0], [10.0]], "z": [[0.0], [0.0]]}
+@pytest.mark.parametrize(("ecal", "hcal", "n_hits"), [(2.0, 13.0, (4, 1)), (2.5, 15.0, (5, 2))])
+def test_a_shared_cell_is_at_the_barycentre_within_tolerance(two, ecal, hcal, n_hits):
+    moved = two.hits.position.y + ak.Array([[0.0] * 3, [0.0, ecal]])
+    near = overlay(dataclasses.replace(two, hits=ak.with_field(two.hits, moved, ("position", "y"))), [2])
+    columns = {"energy": [[1.0], [1.0]], "x": [[2100.0], [2100.0]], "y": [[0.0], [hcal]], "z": [[0.0], [0.0]]}
     events = Events(detector=ILD, hits=make_hits(**columns, subdetector=[[2], [2]]))
-    assert ak.num(overlay(events, [2]).hits).tolist() == [1]
-    monkeypatch.setattr(module, "ECAL_TOLERANCE", 1.9)
-    monkeypatch.setattr(module, "HCAL_TOLERANCE", 9.0)
-    assert ak.num(overlay(near, [2]).hits).tolist() == [5]
-    assert ak.num(overlay(events, [2]).hits).tolist() == [2]
+    assert (*ak.num(near.hits), *ak.num(overlay(events, [2]).hits)) == n_hits
+    if n_hits[0] == 4:
+        assert near.hits.position.y[0, 1] == 5.5  # (3 x 5 + 1 x 7) / 4
 
 
 def test_cells_agree_with_a_search_over_all_pairs_of_hits():

@@ -149,7 +149,7 @@ def test_stable_needs_five_percent_of_the_energy_and_a_tenth_of_a_gev(make_event
 
 def test_energy_counts_once_in_the_visible_sum(make_event):
     """A stable pi0 with its photons; an electron that radiates; a muon of another crossing."""
-    particles = [(111, 5.0), (22, 3.0, 1, 0), (22, 2.0, 1, 0), (11, 9.0), (22, 4.0, 1, 3), (13, 7.0)]
+    particles = [(111, 5.0), (22, 3.0, 1, 0), (22, 2.0, 1, 0), (11, 9.0), (22, 8.0, 1, 3), (13, 7.0)]
     events = make_event(particles, [(1.0, {index: 1.0}) for index in range(6)])
     targets = select_targets(events)
     assert targets.final.tolist() == [False, True, True, True, True, True]

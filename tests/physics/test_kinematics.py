@@ -4,6 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pflow.physics import kinematics
+from pflow.physics.detector import load_detector
 from pflow.physics.kinematics import length_to_cylinder, length_to_prism, propagate
 
 MOMENTUM = st.floats(-100.0, 100.0).filter(lambda p: abs(p) > 1e-3)
@@ -69,6 +70,13 @@ def test_angles_are_precise_near_0_and_pi_too():
     for angle in (1e-9, 1e-5, np.pi - 1e-9):
         b = np.array([np.cos(angle), np.sin(angle), 0.0])
         np.testing.assert_allclose(kinematics.angle_between(a[0], b), angle, rtol=1e-6)
+
+
+def test_points_are_at_the_calorimeter_from_nine_tenths_of_the_way_to_three_times():
+    detector = load_detector("cld")
+    r, z = np.array([[0.89, 0.0], [0.91, 0.0], [0.0, -0.89], [0.0, -0.91], [2.9, 1.0], [3.1, 1.0], [1.0, 3.1]]).T
+    points = np.stack([0 * r, -r * detector.ecal_inner_radius, z * detector.ecal_inner_z], axis=1)
+    assert kinematics.at_calorimeter(points, detector).tolist() == [False, True, False, True, True, False, False]
 
 
 def covariance(*particle) -> np.ndarray:

@@ -30,6 +30,8 @@ TO_ENTRY, STEEPER = -np.arctan(5 / 1805), np.arctan(0.75 / 2.9) - np.arctan(480 
         ("hits", 3, {"nx": 0, "ny": 1850 / R, "nz": -500 / R, "log_r": R}),
         ("hits", 0, {"ecal": 1, "hcal": 0, "muon": 0, "barrel": 1, "endcap": 0}),
         ("hits", 3, {"ecal": 0, "hcal": 1, "muon": 0, "barrel": 1, "endcap": 0}),
+        ("hits", 3, {"face_barrel": arcsinh(45 / 100), "face_endcap": arcsinh((500 - 2412) / 100)}),
+        ("hits", 0, {"depth": arcsinh(5 / 100)}),
         ("tracks", 0, {"log_p": P, "ny": 2.9 / P, "charge": -1, "calo_y": 1805}),
         ("tracks", 0, {"bend": arcsinh(100 * TO_ENTRY), "bend_there": arcsinh(100 * (0.01 - TO_ENTRY))}),
         ("tracks", 0, {"bend_difference": arcsinh(1e3 * (0.01 - 2 * TO_ENTRY))}),
