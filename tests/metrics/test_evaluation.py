@@ -561,6 +561,13 @@ def test_default_settings_are_the_models(sample, calo_output):
     assert settings == EvaluationSettings(e_min=0.3)
 
 
+def test_events_are_compared_with_those_of_the_models_training(sample, pandora, write):
+    scales = {"max_energy": 1.0, "opening": 0.04, "b_field": None}
+    reco = write(pandora, configuration={"tokeniser": {"sample": scales}})
+    with pytest.warns(ImplausibleWarning, match=r"have up to .* GeV in hits, and in the training sample of the model"):
+        pflow.evaluate(reco, sample, oracle=False)
+
+
 def test_default_settings_in_memory_are_the_models(events, pandora, calo_output):
     model = pflow.reconstruct(events[:1], "ild-g4-photon")
     assert model.trained_with == {"rule": "stable", "e_min": 0.1, "stable_status": (1,), "invisible": ()}
