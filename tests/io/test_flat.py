@@ -300,9 +300,9 @@ def by_hand():
     ids=["at once", "event by event", "with chunks without events", "no events"],
 )
 def test_all_comes_back(tmp_path, n, cuts, assert_same):
-    """Every part, a detector of the user's own, and that tracks were made from Monte Carlo particles."""
+    """Every part, a detector of the user's own by a built-in one's name, and that tracks are of true particles."""
     events = by_hand()[:n]
-    mine = dataclasses.replace(events.detector, name="mine", b_field=1.25)
+    mine = dataclasses.replace(events.detector, b_field=1.25)
     events = dataclasses.replace(events, detector=mine, flags=np.full(n, Flag.TRUTH_TRACKS, dtype=np.uint32))
     chunks = [events[start:stop] for start, stop in pairwise([0, *cuts, n])]
     assert write_events(tmp_path / "out.root", iter(chunks) if cuts else events) == n
@@ -359,6 +359,14 @@ def test_tracks_without_a_place_at_the_calorimeter_are_followed_there(sample_dir
     assert np.isfinite(ak.to_numpy(ak.flatten(tracks.calo_position.x))).all()
     hard = ak.flatten(distance[events.tracks.momentum.mag > 3.0])
     assert np.median(hard) < 20.0, "the field of the simulation is the detector's; tracks scatter and lose energy"
+
+    # From beside the axis, on the side that d0 says.
+    with uproot.recreate(tmp_path / "beside.root") as copy:
+        beside = {name: table[name] for name in table.fields if not name.startswith("track.calo")}
+        copy.mkrntuple("events", {**beside, "track.d0": ak.full_like(table["track.px"], 2.0)})
+    off = read_events(tmp_path / "beside.root", layout="g4").tracks.calo_position - tracks.calo_position
+    side = ak.flatten((off.y * np.cos(tracks.phi) - off.x * np.sin(tracks.phi))[tracks.momentum.mag > 3.0])
+    assert np.median(side) == pytest.approx(2.0, rel=0.1)
 
     # So are single ones whose state is not set.
     with uproot.recreate(tmp_path / "some.root") as copy:

@@ -63,7 +63,7 @@ def test_what_cannot_be_varied_is_refused_with_the_reason(texts, message):
 def test_points_of_one_parameter_of_a_grid_and_of_each_sample():
     points = scan_points(ILD, {"cells": [1, 2, 4], "hcal_layers": [48, 40]})
     assert [point.name for point in points] == ["nominal", "cells=2", "cells=4", "hcal_layers=40", "null test"]
-    assert points[0].values == {"cells": 1, "hcal_layers": 48}
+    assert points[0].values == points[-1].values == {"cells": 1, "hcal_layers": 48}
     assert points[3].move == Move(hcal_layers=40)
     assert points[3].values == {"cells": 1, "hcal_layers": 40}
     points = scan_points(ILD, {"cells": [1, 2], "layers": [1, 2]}, grid=True, null_test=False, tuned=True)
