@@ -267,12 +267,12 @@ class Particles(NamedTuple):
         return Particles(*(values.view(*shape, *values.shape[1:]) for values in self))
 
     def as_previous(self, seed: Tensor) -> PreviousParticles:
-        """As input of the decoder, with energies and directions detached; in decoding and scheduled sampling alike."""
+        """As input of the decoder; decoding and scheduled sampling, which call it, are without gradients."""
         return PreviousParticles(
             pdg=self.pdg,
             charge=self.charge,
-            log_energy=self.log_energy.detach().to(self.pooled.dtype),
-            direction=self.direction.detach().to(self.pooled.dtype),
+            log_energy=self.log_energy.to(self.pooled.dtype),
+            direction=self.direction.to(self.pooled.dtype),
             seed=seed,
             deposit=self.deposit.to(self.pooled.dtype),
             pooled=self.pooled,

@@ -10,6 +10,7 @@ from pflow.model.decode import decode
 from pflow.model.pointing import reconstructor as module
 from pflow.model.pointing.generate import BatchDecoder
 from pflow.model.pointing.geometry import gather
+from pflow.model.pointing.head import Corrections
 from pflow.model.pointing.network import FIRST_STAGE, DecodedParticles
 from pflow.model.pointing.reconstructor import (
     behind_tracks,
@@ -41,6 +42,21 @@ def changed(target, j):
     values["energy"][2, j] += 1.0
     values["direction"][2, j] = values["direction"][2, j].flip(0)
     return dataclasses.replace(target, **values, hit_fraction=share)
+
+
+def test_what_is_measured_trains_neither_fractions_nor_uncertainties(model, batch):
+    """Both have losses of their own."""
+    bias = model.network.head.correct.bias
+    with torch.no_grad():
+        bias.fill_(0.1)
+        Corrections.of(bias).direction_log_sigma.fill_(-3.0)
+    made = teacher_forcing(model.network, model.network.encode(batch), batch.target, model.training_config)
+    measured = made.particles.direction.sum() + made.particles.log_energy.sum()
+    of_bias, of_fractions = torch.autograd.grad(measured, (bias, made.logits), allow_unused=True)
+    assert of_fractions is None
+    corrections = Corrections.of(of_bias)
+    assert corrections.angles.all()
+    assert not corrections.direction_log_sigma.any()
 
 
 @pytest.mark.parametrize("j", [1, 2])
