@@ -252,9 +252,10 @@ def load_model(source: str | Path) -> TrainedModel:
     with torch.random.fork_rng([]):  # its random weights, which are replaced, leave the user's generator as it was
         reconstructor = _build(checkpoint)
     load_weights(reconstructor, checkpoint)
-    tokeniser, calibrated_on = checkpoint.header.tokeniser, checkpoint.header.provenance.get("calibrated_on")
-    if tokeniser.sample is not None and calibrated_on:
-        names = tuple(calibrated_on[-1].get("detectors", ()))
+    tokeniser, parts = checkpoint.header.tokeniser, checkpoint.header.provenance.get("calibrated_on", ())
+    with reading("what it was calibrated on is unknown", file=checkpoint.path, field="provenance.calibrated_on"):
+        names = next((tuple(part["detectors"]) for part in reversed(parts) if part.get("detectors")), ())
+    if tokeniser.sample is not None:
         tokeniser = dataclasses.replace(tokeniser, sample=dataclasses.replace(tokeniser.sample, calibrated_for=names))
     return TrainedModel(
         reconstructor=reconstructor.eval(),

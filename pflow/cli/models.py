@@ -212,7 +212,9 @@ def calibrate(args: argparse.Namespace) -> int:
         # Of an earlier calibration are the curves and factors that stay.
         earlier = model.config["provenance"].get("calibrated_on", ())
         on = {"files": [Path(path).name for path in paths], "uuids": list(filter(None, uuids))}
-        changes["calibrated_on"] = [*earlier, {**on, "detectors": chosen.detectors}]
+        # Uncertainties and thresholds hold for all detectors.
+        detectors = chosen.detectors if chosen.calibration.photon_response else ()
+        changes["calibrated_on"] = [*earlier, {**on, "detectors": detectors}]
     for written in write_weights(args.checkpoint, args.output, **changes, force=args.force):
         print(f"{written}: {written.stat().st_size / 1e3:.0f} kB")
     return 0

@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from typing import Any, NamedTuple
+from typing import Any
 
+import awkward as ak
 import numpy as np
 import numpy.typing as npt
 
@@ -26,6 +27,7 @@ from pflow.physics.kinematics import GEV_PER_TESLA_MM, follow_to_calorimeter, ta
 
 MIN_MOMENTUM = 1.0  # GeV. Softer tracks curl, and scatter in the tracker
 NARROW, ALONE = 0.08, 0.16  # cones, rad: in the first are a hadron's hits, in the second enters no other track
+MIN_CONE = 2.0  # GeV, momentum from which energies around tracks are of use: of electrons (2) and hadrons (3)
 APART = 0.1  # rad. What enters farther than this from the entries of all tracks has no track
 N_LAYERS = 6  # layers of a calorimeter, from its face, in which a trail is looked for
 WIDTH = {"ecal": 25.0, "hcal": 100.0}  # mm, half width of a trail by kind,
@@ -62,12 +64,93 @@ Single = npt.NDArray[np.float32]
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+class FlatHits:
+    """Hits of all events in a row, with what every measurement of a chunk needs; mm, GeV.
+
+    `event`, number of the calorimeter (`part`) and its `kind`, int [hit]; `energy`; `position` [3, hit], `distance`
+    from the origin and `depth` behind the face (NaN if not known), float32: it holds some metres to 0.1 mm, and its
+    products are twice as fast; `particle` with the largest link, -1 for none. The hits of an event lie between
+    neighbouring `bounds`, int64 [event + 1].
+    """
+
+    event: Index
+    part: npt.NDArray[Any]
+    kind: Index
+    energy: npt.NDArray[Any]
+    position: Single
+    distance: Single
+    depth: Single
+    particle: npt.NDArray[Any]
+    bounds: Index
+
+    @classmethod
+    def of(cls, events: Events) -> FlatHits:
+        """The hits of these events."""
+        columns, counts = jagged.columns(events.hits), jagged.count(events.hits)
+        position = np.stack([columns[f"position.{axis}"].astype(np.float32, copy=False) for axis in "xyz"])
+        return cls(
+            event=jagged.event_index(counts),
+            part=columns["subdetector"],
+            kind=kind_index(events.detector).take(columns["subdetector"]),
+            energy=columns["energy"],
+            position=position,
+            distance=np.sqrt((position * position).sum(axis=0)),
+            depth=depths(events, np.float32),
+            particle=_linked_particle(events.hit_links, events.hits),
+            bounds=jagged.offsets(counts),
+        )
+
+    def take(self, rows: Index) -> FlatHits:
+        """Some of the hits, in their order."""
+        columns = {name: values.take(rows, axis=-1) for name, values in vars(self).items() if name != "bounds"}
+        return FlatHits(**columns, bounds=np.searchsorted(rows, self.bounds))
+
+    def total(self, values: npt.NDArray[Any]) -> Floats:
+        """Sum of the values of each event's hits, float64 [event]."""
+        return jagged.total(values, self.bounds)
+
+    def around(self, towards: Floats, bounds: Index, cone: float) -> tuple[Index, Index, Single]:
+        """Pairs of a direction and a hit of its event within `cone`, rad, of it: their indices and the cosine [pair].
+
+        `towards` [direction, 3]: those of an event lie between neighbouring `bounds` [event + 1].
+        """
+        single, limit = towards.astype(np.float32), np.float32(np.cos(cone)) * self.distance
+        pairs, along = [np.zeros((2, 0), dtype=np.int64)], [limit[:0]]  # np.concatenate needs at least one list
+        for hit, direction in zip(itertools.pairwise(self.bounds), itertools.pairwise(bounds), strict=True):
+            if direction[0] < direction[1]:
+                mine = slice(*hit)
+                # Times the distance, not divided by it: hits that were left out are at the origin.
+                product = single[slice(*direction)] @ self.position[:, mine]
+                pairs.append(_pairs(product > limit[mine], direction[0], hit[0]))
+                row, column = pairs[-1] - np.array([[direction[0]], [hit[0]]])
+                along.append(product[row, column])
+        row, hit = np.concatenate(pairs, axis=1)
+        return row, hit, np.concatenate(along) / self.distance[hit]
+
+
+def _linked_particle(links: ak.Array | None, sources: ak.Array) -> npt.NDArray[Any]:
+    """Particle with the largest link of each hit or track, -1 without links."""
+    if links is None:
+        return np.full(int(jagged.count(sources).sum()), -1)
+    return jagged.flat(assigned_particle(links, sources))
+
+
+def _pairs(near: Mask, row: int, column: int) -> Index:
+    """Rows and columns where `near` [row, column] holds, counted from `row` and `column`, [2, pair].
+
+    Ten times as fast as `np.nonzero` of two dimensions.
+    """
+    rows, columns = np.divmod(np.flatnonzero(near), max(near.shape[1], 1))
+    return np.stack([row + rows, column + columns])
+
+
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class TrackDeposits:
     """Tracks above `MIN_MOMENTUM` in events with hits, and their deposits; lengths in mm, energies in GeV.
 
     Float64: `momentum` [track]; `narrow` and `around` [track, 2], energy in `NARROW` around the entry, and between it
     and `ALONE`, in an HCAL and elsewhere; `separation` [track], angle to the nearest entry of these tracks, rad, pi
-    without one; energies are 0 where it is below `ALONE`.
+    without one; energies are 0 where it is below `ALONE`, and below `MIN_CONE`.
 
     `stubs`: columns for `pflow.event.scales.Scales` of charged particles that enter the ECAL, known by their hits
     alone: on a line from the IP they have a hit in every one of the first layers and at most one more; photons convert
@@ -93,29 +176,28 @@ class TrackDeposits:
     stubs: dict[str, npt.NDArray[Any]]
 
     @classmethod
-    def of(cls, events: Events, depth: Floats | None = None) -> TrackDeposits:
-        """Measure the tracks of the events; `depth`: of their hits as of `depths`, if it is known."""
-        # float32 is enough, some metres to 0.1 mm, and products are twice as fast.
-        position = jagged.vectors(events.hits, np.float32, field="position")
-        distance = np.asarray(np.sqrt(np.einsum("hc,hc->h", position, position)))
-        depth, tracks = depths(events) if depth is None else depth, _Entries.of(events)
-        hits = _FirstHits.of(events, position, distance, depth)
-        narrow, wide, separation = _cones(events, position, distance, tracks)
-        trails, stubs = _trails(events, hits, tracks) | {"twice": separation < SAME}, _stubs(events, hits, tracks)
+    def of(cls, events: Events, hits: FlatHits | None = None) -> TrackDeposits:
+        """Measure the tracks of the events; `hits`: as of `FlatHits.of`, if they are there."""
+        hits = FlatHits.of(events) if hits is None else hits
+        tracks = _Entries.of(events)
+        narrow, around, separation = _cones(events, hits, tracks)
+        ecal, hcal = _first_hits(events.detector, hits)
+        trails, stubs = _trails(events, ecal, hcal, tracks), _stubs(events.detector, ecal, tracks)
+        trails["twice"] = separation < SAME
         deposits = cls(
-            momentum=tracks.p, narrow=narrow, around=wide - narrow, separation=separation, trails=trails, stubs=stubs
+            momentum=tracks.p, narrow=narrow, around=around, separation=separation, trails=trails, stubs=stubs
         )
         # Mean factors on energies in an HCAL and in an ECAL; 1 of those not known.
         parts = events.detector.calorimeters
-        hcal = float(np.mean([part.hadron_scale or 1.0 for part in parts if part.kind == "hcal"] or [1.0]))
-        ecal = float(np.mean([part.electron_scale for part in parts if part.kind == "ecal"] or [1.0]))
-        if "hcal_own" in trails:  # in a dense jet the hits behind a track are also others'
-            trails["hcal_own"] = _where(separation > ALONE, trails["hcal_own"])
-        muons = trails.pop("thin") & (hcal * narrow[:, 0] < MOST_OF_MUON)
-        hadrons, hard = deposits.hadrons(hcal) & ~muons, deposits.isolated(hcal) & (tracks.p > HADRONS[0])
+        hadronic = float(np.mean([part.hadron_scale or 1.0 for part in parts if part.kind == "hcal"] or [1.0]))
+        electronic = float(np.mean([part.electron_scale for part in parts if part.kind == "ecal"] or [1.0]))
+        # In a dense jet the hits behind a track are also others'.
+        trails["hcal_own"] = _where(separation > ALONE, trails["hcal_own"])
+        muons = trails.pop("thin") & (hadronic * narrow[:, 0] < MOST_OF_MUON)
+        hadrons, hard = deposits.hadrons(hadronic) & ~muons, deposits.isolated(hadronic) & (tracks.p > HADRONS[0])
         hadrons &= np.count_nonzero(hadrons) > MIN_HADRONS * np.count_nonzero(hard)
         with np.errstate(divide="ignore", invalid="ignore"):
-            trails["response"] = _where(hadrons, (narrow @ np.array([hcal, ecal])) / tracks.p)
+            trails["response"] = _where(hadrons, (narrow @ np.array([hadronic, electronic])) / tracks.p)
         return deposits
 
     def isolated(self, scale: float = 1.0) -> Mask:
@@ -147,53 +229,10 @@ class TrackDeposits:
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
-class _FirstHits:
-    """Hits with energy in the first `N_LAYERS` layers of ECAL and HCAL, in the order of the events; lengths in mm.
-
-    `index`, of each among all hits; `kind` and `layer`, int64; `energy`, GeV; `position` [hit, 3], `distance` from
-    the origin, and `length` and half `width` of trails in its calorimeter, float32; `bounds`, int64 [event + 1]: hits
-    of an event are from one to the next.
-    """
-
-    index: Index
-    kind: Index
-    layer: Index
-    energy: npt.NDArray[Any]
-    position: Single
-    distance: Single
-    length: Single
-    width: Single
-    bounds: Index
-
-    @classmethod
-    def of(cls, events: Events, position: Single, distance: Single, depth: Floats) -> _FirstHits:
-        """Select them among the hits of the events, by their `depths`."""
-        columns = jagged.columns(events.hits)
-        number, kind = columns["subdetector"], kind_index(events.detector)[columns["subdetector"]]
-        parts = events.detector.calorimeters
-        pitch = [part.layers[0].pitch if part.layers else PITCH.get(part.kind, 1.0) for part in parts]
-        width = [max(WIDTH.get(part.kind, 0.0), CELLS * (part.cell_size or 0.0)) for part in parts]
-        length = [BEHIND.get(part.kind, 0.0) for part in parts]
-        depth = depth / np.array(pitch, np.float32)[number]  # in layers
-        index = np.flatnonzero((depth >= 0) & (depth < N_LAYERS) & (kind <= HCAL) & (columns["energy"] > 0))
-        return cls(
-            index=index,
-            kind=kind[index],
-            layer=depth[index].astype(int),
-            energy=columns["energy"][index],
-            position=position[index],
-            distance=distance[index],
-            length=np.array(length, np.float32)[number[index]],
-            width=np.array(width, np.float32)[number[index]],
-            bounds=np.searchsorted(index, jagged.offsets(jagged.count(events.hits))),
-        )
-
-
-@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class _Entries:
     """Tracks above `MIN_MOMENTUM` in events with hits, and where they enter the calorimeters; float64, mm, GeV.
 
-    `index`, of each among all tracks; `event`, int64; `p` and `pt`; `entry` and unit `direction` there [track, 3], at
+    `index`, of each among all tracks; `event`; `particle` as of `FlatHits`; `p`, `pt`; `entry` and unit `direction`, at
     the calorimeter state of the track, else on the helix from the IP; `state`, as read; `by_helix`, entry on the helix,
     and `moved`, the same for a momentum larger by `STEP`; `bounds`, int64 [event + 1], as of `_FirstHits`. Of all
     tracks, by `all_bounds`: `towards`, unit vectors to the entries [all tracks, 3], 0 if not known.
@@ -201,6 +240,7 @@ class _Entries:
 
     index: Index
     event: Index
+    particle: npt.NDArray[Any]
     p: Floats
     pt: Floats
     entry: Floats
@@ -228,8 +268,8 @@ class _Entries:
         direction = unit_vector(np.where(has_state & np.isfinite(at_state).all(axis=1)[:, None], at_state, at_helix))
         index = np.flatnonzero((p > MIN_MOMENTUM) & (jagged.count(events.hits)[event] > 0))
         steeper = (1 + STEP) * momentum[index]
-        columns = {"event": event, "p": p, "pt": pt, "entry": entry, "direction": direction}
-        columns |= {"state": state, "by_helix": by_helix}
+        columns = {"event": event, "p": p, "pt": pt, "entry": entry, "direction": direction, "state": state}
+        columns |= {"by_helix": by_helix, "particle": _linked_particle(events.track_links, events.tracks)}
         return cls(
             index=index,
             **{name: values[index] for name, values in columns.items()},
@@ -240,170 +280,166 @@ class _Entries:
         )
 
 
-def _cones(events: Events, position: Single, distance: Single, tracks: _Entries) -> tuple[Floats, Floats, Floats]:
-    """Energies in `NARROW` and in `ALONE` around each entry, GeV [track, 2], in an HCAL and elsewhere, and the angle to
-    the nearest entry, rad [track]; energies are 0 where it is below `ALONE`. In an HCAL they are on the mean scale of
-    the HCALs, whose `hadron_scale` may differ."""
-    columns = jagged.columns(events.hits)
-    is_hcal = kind_index(events.detector)[columns["subdetector"]] == HCAL
-    energy = np.maximum(columns["energy"], 0.0)  # 0 of hits that were left out
-    scales = np.array([part.hadron_scale or 1.0 for part in events.detector.calorimeters])
-    of_hcal = [part.kind == "hcal" for part in events.detector.calorimeters]
-    energy = (
-        energy
-        * np.where(of_hcal, scales / np.mean(scales[of_hcal] if any(of_hcal) else 1.0), 1.0)[columns["subdetector"]]
-    )
-    n, single = len(tracks.index), tracks.towards[tracks.index].astype(np.float32)
-    (narrow, wide), separation = np.zeros((2, n, 2)), np.full(n, np.inf)
-    of_hits = itertools.pairwise(jagged.offsets(jagged.count(events.hits)))
-    for hit, track in zip(of_hits, itertools.pairwise(tracks.bounds), strict=True):
-        hits, mine = slice(*hit), slice(*track)
-        between = tracks.towards[tracks.index[mine]] @ tracks.towards[tracks.index[mine]].T
+def _cones(events: Events, hits: FlatHits, tracks: _Entries) -> tuple[Floats, Floats, Floats]:
+    """Energies in `NARROW` around each entry, and between it and `ALONE`, GeV [track, 2], in an HCAL and elsewhere, and
+    the angle to the nearest entry, rad [track]; energies are 0 where it is below `ALONE`, and below `MIN_CONE`. In an
+    HCAL they are on the mean scale of the HCALs, whose `hadron_scale` may differ."""
+    n, towards = len(tracks.index), tracks.towards[tracks.index]
+    separation = np.full(n, np.inf)
+    for track in itertools.pairwise(tracks.bounds):
+        mine = slice(*track)
+        between = towards[mine] @ towards[mine].T
         # An entry is no neighbour of its own; -1 is the cosine of pi, the angle of tracks without one.
         np.fill_diagonal(between, -1.0)
         separation[mine] = np.arccos(np.clip(between.max(axis=1, initial=-1.0), -1.0, 1.0))
-        if len(alone := mine.start + np.flatnonzero(separation[mine] > ALONE)):
-            along = single[alone] @ position[hits].T
-            by_kind = energy[hits, None] * np.stack([is_hcal[hits], ~is_hcal[hits]], axis=1)
-            # Times the distance, not divided by it: hits that were left out are at the origin.
-            narrow[alone], wide[alone] = ((along > np.cos(cone) * distance[hits]) @ by_kind for cone in (NARROW, ALONE))
-    return narrow, wide, separation
+    alone = np.flatnonzero((separation > ALONE) & (tracks.p > MIN_CONE))
+    row, hit, cosine = hits.around(towards[alone], np.searchsorted(alone, tracks.bounds), ALONE)
+    of_hcal = np.array([part.kind == "hcal" for part in events.detector.calorimeters])
+    scales = np.array([part.hadron_scale or 1.0 for part in events.detector.calorimeters])
+    scales = np.where(of_hcal, scales / np.mean(scales[of_hcal] if any(of_hcal) else 1.0), 1.0)
+    energy = np.maximum(hits.energy[hit], 0.0) * scales[hits.part[hit]]  # 0 of hits that were left out
+    group = (2 * alone[row] + (cosine <= np.cos(NARROW))) * 2 + (hits.kind[hit] != HCAL)
+    sums = np.asarray(np.bincount(group, energy, 4 * n), dtype=np.float64).reshape(n, 2, 2)
+    return sums[:, 0], sums[:, 1], separation
 
 
-def _stubs(events: Events, hits: _FirstHits, tracks: _Entries) -> dict[str, npt.NDArray[Any]]:
+def _first_hits(detector: Detector, hits: FlatHits) -> list[tuple[FlatHits, Index]]:
+    """Hits with energy in the first `N_LAYERS` layers of the ECAL, and of the HCAL, and their layers."""
+    pitch = [part.layers[0].pitch if part.layers else PITCH.get(part.kind, 1.0) for part in detector.calorimeters]
+    layer = hits.depth * np.array([1 / of_part for of_part in pitch], np.float32).take(hits.part)
+    rows = np.flatnonzero((layer >= 0) & (layer < N_LAYERS) & (hits.energy > 0))
+    kind = hits.kind.take(rows)
+    return [(hits.take(mine), layer[mine].astype(np.int64)) for mine in (rows[kind == ECAL], rows[kind == HCAL])]
+
+
+def _stubs(detector: Detector, first_hits: tuple[FlatHits, Index], tracks: _Entries) -> dict[str, npt.NDArray[Any]]:
     """Columns of `TrackDeposits.stubs`: first hits of charged particles that enter the ECAL."""
-    detector, towards, counts = events.detector, hits.position / hits.distance[:, None], np.diff(tracks.all_bounds)
-    size = max(STUB, STUB_CELLS * _cell_size(detector, "ecal"))
-    near = np.cos(size / detector.ecal_inner_radius)
+    counts, (hits, layer) = np.diff(tracks.all_bounds), first_hits
+    towards = (hits.position / hits.distance).T
+    near = np.cos(max(STUB, STUB_CELLS * _cell_size(detector, "ecal")) / detector.ecal_inner_radius)
     # With rows of the identity, one matrix product counts the hits of each layer on each line.
-    in_layer = np.identity(N_LAYERS, np.float32)[hits.layer] * (hits.kind == ECAL)[:, None]
-    # np.concatenate needs at least one list, also for a chunk without events.
-    chosen, lost = [np.zeros(0, dtype=np.int64)], [np.zeros(0, dtype=np.bool_)]
+    in_layer = np.identity(N_LAYERS, np.float32)[layer]
+    chosen, lost = [np.zeros(0, dtype=np.int64)], [np.zeros(0, dtype=np.bool_)]  # as in `FlatHits.around`
     for hit, track in zip(itertools.pairwise(hits.bounds), itertools.pairwise(tracks.all_bounds), strict=True):
         mine = slice(*hit)
-        first = mine.start + np.flatnonzero((hits.layer[mine] == 0) & (hits.kind[mine] == ECAL))
+        first = mine.start + np.flatnonzero(layer[mine] == 0)
         in_layers = (towards[first] @ towards[mine].T > near).astype(np.float32) @ in_layer[mine]
         first = first[(in_layers > 0).all(axis=1) & (in_layers.sum(axis=1) <= N_LAYERS + 1)]
         chosen.append(first)
         closest = (towards[first] @ tracks.towards[slice(*track)].T).max(axis=1, initial=-1.0)
         lost.append(closest < np.cos(APART))
-    begins = np.concatenate(chosen)
-    event = np.repeat(np.arange(len(counts)), [len(first) for first in chosen[1:]])
-    n_stubs = np.bincount(event, minlength=len(counts))
-    full = n_stubs.sum() >= MIN_PER_EVENT * max(len(counts), FEW_EVENTS)  # all tracks may be lost
+    begins = hits.take(np.concatenate(chosen))
+    n_stubs = np.diff(begins.bounds)
+    full = len(begins.event) >= MIN_PER_EVENT * max(len(counts), FEW_EVENTS)  # all tracks may be lost
     enough = (counts >= MIN_PER_EVENT) | (counts + n_stubs >= FULL) | full
     enough &= np.count_nonzero(enough & (n_stubs > 0)) >= MIN_SHARE * np.count_nonzero(n_stubs)
     return {
-        "event": event,
-        "endcap": _in_endcap(detector, hits.position[begins]),
-        **dict(zip("xyz", hits.position[begins].T, strict=True)),
-        "lost": _where(enough[event], np.concatenate(lost)),
+        "event": begins.event,
+        "endcap": _in_endcap(detector, begins.position[2]),
+        **dict(zip("xyz", begins.position, strict=True)),
+        "lost": _where(enough[begins.event], np.concatenate(lost)),
     }
 
 
-def _hits_of_trails(hits: _FirstHits, tracks: _Entries) -> Index:
-    """Pairs of a track and one of the hits close to the line on which it enters, int64 [2, pair]."""
-    points, along = tracks.entry.astype(np.float32), tracks.direction.astype(np.float32)
-    # As in `_stubs`: np.concatenate needs at least one list.
-    pairs = [np.zeros((2, 0), dtype=np.int64)]
-    for hit, track in zip(itertools.pairwise(hits.bounds), itertools.pairwise(tracks.bounds), strict=True):
-        near, mine = slice(*hit), slice(*track)
-        behind = along[mine] @ hits.position[near].T - (points * along)[mine].sum(axis=1)[:, None]  # [track, hit]
-        # The square is expanded into matrix products, so that no array [track, hit, 3] is made.
-        squared = hits.distance[near] ** 2 - 2 * points[mine] @ hits.position[near].T
-        across = squared + (points[mine] ** 2).sum(axis=1)[:, None] - behind**2
-        inside = (across < hits.width[near] ** 2) & (behind > -IN_FRONT) & (behind < hits.length[near])
-        pairs.append(np.argwhere(inside).T + np.array([[mine.start], [near.start]]))
-    return np.concatenate(pairs, axis=1)
+def _trail(
+    detector: Detector, first_hits: tuple[FlatHits, Index], tracks: _Entries, rows: Index, kind: int
+) -> dict[str, npt.NDArray[Any]]:
+    """Trails of the tracks `rows` in the calorimeters of a kind: columns [track], NaN of tracks without a hit.
 
-
-class _Trail(NamedTuple):
-    """The trails of all tracks in one kind of calorimeter, float64 [track]; NaN of tracks without a hit.
-
-    `n_hits`; `n_layers`, with hits; `cell`, median energy of the hits at normal incidence, GeV; `offset` [2, track],
-    their median distance from the line along azimuth and polar angle, mm, and the same `in_cells`; `expected` number of
-    layers, at most `N_LAYERS`; `seen`, whether hits are in so many layers that they are no coincidence.
+    `n_hits`; `n_layers`, with hits, and their `share` of the first ones; `cell`, median energy of the hits at normal
+    incidence, GeV; `offset` [2, track], their median distance from the line along azimuth and polar angle, mm, and in
+    cells `azimuth` and `polar`; `own`, share of the linked hits that are linked to the track's particle; `seen`,
+    whether hits are in so many layers that they are no coincidence.
     """
+    n, (hits, layer) = len(tracks.index), first_hits
+    width = [max(WIDTH.get(part.kind, 0.0), CELLS * (part.cell_size or 0.0)) for part in detector.calorimeters]
+    beyond = hits.distance**2 - np.array(width, np.float32)[hits.part] ** 2
+    points, along = tracks.entry[rows].astype(np.float32), tracks.direction[rows].astype(np.float32)
+    start, square = np.einsum("tc,tc->t", points, along)[:, None], np.einsum("tc,tc->t", points, points)[:, None]
+    pairs, bounds = [np.zeros((2, 0), dtype=np.int64)], np.searchsorted(rows, tracks.bounds)
+    for hit, track in zip(itertools.pairwise(hits.bounds), itertools.pairwise(bounds), strict=True):
+        near, mine = slice(*hit), slice(*track)
+        # The square of the distance from the line, expanded into products: no array [track, hit, 3] is made.
+        across = (along[mine] @ hits.position[:, near] - start[mine]) ** 2
+        across += 2 * points[mine] @ hits.position[:, near] - square[mine]
+        pairs.append(_pairs(across > beyond[near], track[0], hit[0]))
+    track, hit = np.concatenate(pairs, axis=1)
+    track = rows[track]
+    from_entry = hits.position[:, hit] - tracks.entry[track].T
+    behind = np.einsum("pc,cp->p", tracks.direction[track], from_entry)
+    inside = np.flatnonzero((behind > -IN_FRONT) & (behind < BEHIND[KINDS[kind]]))
+    track, hit, from_entry = track[inside], hit[inside], from_entry[:, inside]
 
-    n_hits: Floats
-    n_layers: Floats
-    cell: Floats
-    offset: Floats
-    in_cells: Floats
-    expected: int
-    seen: Mask
-
-
-def _trail(detector: Detector, hits: _FirstHits, tracks: _Entries, pairs: Index, axes: Floats, kind: int) -> _Trail:
-    """What the `pairs` of tracks and hits show of the calorimeters of a kind; `axes`: [track, 2, 3], azimuth, polar."""
-    n, (track, hit) = len(tracks.index), pairs[:, hits.kind[pairs[1]] == kind]
-    endcap, direction = _in_endcap(detector, tracks.entry), tracks.direction
-    to_normal = np.where(endcap, np.abs(direction[:, 2]), np.hypot(direction[:, 0], direction[:, 1]))  # cosine
-    # np.unique, because several hits in a layer count once.
-    n_layers = np.bincount(np.unique(track * N_LAYERS + hits.layer[hit]) // N_LAYERS, minlength=n).astype(np.float64)
-    from_line = np.einsum("hac,hc->ah", axes[track], hits.position[hit] - tracks.entry[track])
+    by_layer = np.bincount(track * N_LAYERS + layer[hit], minlength=n * N_LAYERS).reshape(n, N_LAYERS)
+    n_layers = np.count_nonzero(by_layer, axis=1)  # several hits in a layer count once
     described = max((part.n_layers for part in detector.calorimeters if part.kind == KINDS[kind]), default=0)
     expected = min(described or N_LAYERS, N_LAYERS)  # 1 of crystals
-    offset = np.stack([medians(track, along_axis, n) for along_axis in from_line])
-    return _Trail(
-        n_hits=np.bincount(track, minlength=n).astype(np.float64),
-        n_layers=n_layers,
-        cell=medians(track, hits.energy[hit] * to_normal[track], n),
-        offset=offset,
-        in_cells=offset / _cell_size(detector, KINDS[kind]),
-        expected=expected,
-        seen=n_layers >= min(MIN_LAYERS, expected),
-    )
+    endcap, direction = _in_endcap(detector, tracks.entry[:, 2]), tracks.direction
+    to_normal = np.where(endcap, np.abs(direction[:, 2]), np.hypot(direction[:, 0], direction[:, 1]))  # cosine
+    axes = np.stack(tangent_basis(direction)[::-1], axis=1)  # [track, 2, 3], azimuth, polar angle
+    offset = np.stack([medians(track, of, n) for of in np.einsum("pac,cp->ap", axes[track], from_entry)])
+    # Hits and tracks without links are counted by other checks, and say nothing of a match.
+    linked = (hits.particle[hit] >= 0) & (tracks.particle[track] >= 0)
+    own = linked & (hits.particle[hit] == tracks.particle[track])
+    n_linked, n_own = (np.bincount(track, of, n) for of in (linked, own))
+    return {
+        "n_hits": by_layer.sum(axis=1),
+        "n_layers": n_layers,
+        "share": n_layers / expected,
+        "cell": medians(track, hits.energy[hit] * to_normal[track], n),
+        "offset": offset,
+        **dict(zip(("azimuth", "polar"), offset / _cell_size(detector, KINDS[kind]), strict=True)),
+        "own": _where(n_linked > 0, n_own / np.maximum(n_linked, 1)),
+        "seen": n_layers >= min(MIN_LAYERS, expected),
+    }
 
 
-def _trails(events: Events, hits: _FirstHits, tracks: _Entries) -> dict[str, npt.NDArray[Any]]:
+def _trails(
+    events: Events, first_ecal: tuple[FlatHits, Index], first_hcal: tuple[FlatHits, Index], tracks: _Entries
+) -> dict[str, npt.NDArray[Any]]:
     """Columns of `TrackDeposits.trails`, without ``twice`` and ``response``, which need the energies around."""
-    detector, pairs = events.detector, _hits_of_trails(hits, tracks)
-    axes = np.stack(tangent_basis(tracks.direction)[::-1], axis=1)
-    ecal, hcal = (_trail(detector, hits, tracks, pairs, axes, kind) for kind in (ECAL, HCAL))
-    straight = ecal.seen & (ecal.n_hits < SHOWER * ecal.n_layers)
+    detector = events.detector
+    ecal = _trail(detector, first_ecal, tracks, np.arange(len(tracks.index)), ECAL)
+    straight = ecal["seen"] & (ecal["n_hits"] < SHOWER * ecal["n_layers"])
     # An electron leaves nothing in the HCAL; without a trail it is not known what a track is.
     faces = [_face(detector, part) for part in detector.calorimeters if part.kind == "hcal"]
-    in_hcal = straight & (tracks.p > HARD) & np.isfinite(faces).any()
+    hard = straight & (tracks.p > HARD)
+    hcal = _trail(detector, first_hcal, tracks, np.flatnonzero(hard), HCAL)
+    in_hcal = hard & np.isfinite(faces).any()
     # Another momentum moves the entry along the lever: the part of the trail's distance along it is its error.
+    axes = np.stack(tangent_basis(tracks.direction)[::-1], axis=1)
     lever = np.einsum("tac,tc->at", axes, (tracks.moved - tracks.by_helix) / STEP)
-    off = np.einsum("tac,tc->at", axes, tracks.entry - tracks.by_helix) + ecal.offset
+    off = np.einsum("tac,tc->at", axes, tracks.entry - tracks.by_helix) + ecal["offset"]
     reach = np.linalg.norm(lever, axis=0)
     near_helix = np.linalg.norm(tracks.by_helix - tracks.state, axis=1)
     bends = straight & (reach > LEVER[0]) & (reach < LEVER[1])
     with np.errstate(divide="ignore", invalid="ignore"):
         momentum = _where(bends, -(off * lever).sum(axis=0) / reach**2)
-        trails = {
-            "event": tracks.event,
-            "endcap": _in_endcap(detector, tracks.entry),
-            **dict(zip("xyz", tracks.entry.T, strict=True)),
-            "b_field": np.abs(jagged.columns(events.tracks)["omega"][tracks.index]) * tracks.pt / GEV_PER_TESLA_MM,
-            "trail": ecal.seen,
-            "layers": _where(ecal.seen, ecal.n_layers / ecal.expected),
-            **dict(zip(("ecal_azimuth", "ecal_polar"), _where(ecal.seen, ecal.in_cells), strict=True)),
-            "helix": _where(straight & np.isfinite(near_helix), near_helix < NEAR),
-            "momentum": momentum,
-            # The other charge leads as far to the other side: as twice the momentum taken away.
-            "opposite": _where(np.isfinite(momentum), momentum < -1.0),
-            "behind": _where(in_hcal, hcal.n_layers > 0),
-            "behind hard": _where(in_hcal & (tracks.p > HARDER), hcal.n_layers > 0),
-            "hcal_layers": _where(in_hcal & hcal.seen, hcal.n_layers / hcal.expected),
-            **dict(zip(("hcal_azimuth", "hcal_polar"), _where(in_hcal & hcal.seen, hcal.in_cells), strict=True)),
-            "ecal_cell": _where(straight, ecal.cell),
-            "hcal_cell": _where(in_hcal, hcal.cell),
-            "thin": straight & hcal.seen & (hcal.n_hits < SHOWER * hcal.n_layers),
-        }
-    if events.hit_links is not None and events.track_links is not None:
-        particle_of_hit = jagged.flat(assigned_particle(events.hit_links, events.hits))
-        particle_of_track = jagged.flat(assigned_particle(events.track_links, events.tracks))[tracks.index]
-        for name, kind, applies in (("own", ECAL, straight), ("hcal_own", HCAL, in_hcal & hcal.seen)):
-            n, (track, hit) = len(tracks.index), pairs[:, hits.kind[pairs[1]] == kind]
-            of_hit, of_track = particle_of_hit[hits.index[hit]], particle_of_track[track]
-            # Hits and tracks without links are counted by other checks, and say nothing of a match.
-            linked = (of_hit >= 0) & (of_track >= 0)
-            n_linked, n_own = (np.bincount(track[x], minlength=n) for x in (linked, linked & (of_hit == of_track)))
-            trails[name] = _where(applies & (n_linked > 0), n_own / np.maximum(n_linked, 1))
-    return trails
+        b_field = np.abs(jagged.columns(events.tracks)["omega"][tracks.index]) * tracks.pt / GEV_PER_TESLA_MM
+    return {
+        "event": tracks.event,
+        "endcap": _in_endcap(detector, tracks.entry[:, 2]),
+        **dict(zip("xyz", tracks.entry.T, strict=True)),
+        "b_field": b_field,
+        "trail": ecal["seen"],
+        "layers": _where(ecal["seen"], ecal["share"]),
+        "ecal_azimuth": _where(ecal["seen"], ecal["azimuth"]),
+        "ecal_polar": _where(ecal["seen"], ecal["polar"]),
+        "helix": _where(straight & np.isfinite(near_helix), near_helix < NEAR),
+        "momentum": momentum,
+        # The other charge leads as far to the other side: as twice the momentum taken away.
+        "opposite": _where(np.isfinite(momentum), momentum < -1.0),
+        "behind": _where(in_hcal, hcal["n_layers"] > 0),
+        "behind hard": _where(in_hcal & (tracks.p > HARDER), hcal["n_layers"] > 0),
+        "hcal_layers": _where(in_hcal & hcal["seen"], hcal["share"]),
+        "hcal_azimuth": _where(in_hcal & hcal["seen"], hcal["azimuth"]),
+        "hcal_polar": _where(in_hcal & hcal["seen"], hcal["polar"]),
+        "ecal_cell": _where(straight, ecal["cell"]),
+        "hcal_cell": _where(in_hcal, hcal["cell"]),
+        "own": _where(straight, ecal["own"]),
+        "hcal_own": _where(in_hcal & hcal["seen"], hcal["own"]),
+        "thin": hard & hcal["seen"] & (hcal["n_hits"] < SHOWER * hcal["n_layers"]),
+    }
 
 
 def _where(applies: Mask, values: npt.NDArray[Any]) -> Floats:
@@ -411,8 +447,8 @@ def _where(applies: Mask, values: npt.NDArray[Any]) -> Floats:
     return np.where(applies, values, np.nan)
 
 
-def _in_endcap(detector: Detector, position: npt.NDArray[Any]) -> Mask:
-    return np.asarray(np.abs(position[:, 2]) > detector.ecal_inner_z - 1.0)
+def _in_endcap(detector: Detector, z: npt.NDArray[Any]) -> Mask:
+    return np.asarray(np.abs(z) > detector.ecal_inner_z - 1.0)
 
 
 def _cell_size(detector: Detector, kind: str) -> float:
@@ -431,14 +467,14 @@ def _is_barrel(part: Calorimeter) -> bool:
     return part.region == "barrel" or (part.inner_z is None and part.inner_radius is not None)
 
 
-def depths(events: Events) -> Floats:
-    """Depth of each hit behind the face of its calorimeter, mm along the normal, float64 [hit]; NaN if not known."""
-    detector, number = events.detector, jagged.columns(events.hits)["subdetector"]
-    x, y, z = jagged.vectors(events.hits, field="position").T
-    depth = np.full(len(number), np.nan)
-    for i, part in enumerate(detector.calorimeters):
-        mine = number == i
+def depths(events: Events, dtype: type[np.floating[Any]] = np.float64) -> npt.NDArray[Any]:
+    """Depth of each hit behind the face of its calorimeter, mm along the normal [hit]; NaN if not known."""
+    hits = jagged.columns(events.hits)
+    x, y, z = (hits[f"position.{axis}"].astype(dtype, copy=False) for axis in "xyz")
+    depth = np.full(len(z), np.nan, dtype)
+    for i, part in enumerate(events.detector.calorimeters):
+        mine = np.flatnonzero(hits["subdetector"] == i)
         barrel = _is_barrel(part)
         place = distance_to_sides(x[mine], y[mine], part.sides, part.phase) if barrel else np.abs(z[mine])
-        depth[mine] = place - _face(detector, part)
+        depth[mine] = place - _face(events.detector, part)
     return depth

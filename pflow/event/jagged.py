@@ -230,6 +230,17 @@ def event_index(counts: npt.NDArray[Any]) -> Index:
     return np.repeat(np.arange(len(counts)), counts)
 
 
+def total(values: npt.NDArray[Any], bounds: Index) -> Floats:
+    """Sum of the values of each event, float64 [event], which lie between neighbouring `bounds`, as of `offsets`.
+
+    >>> total(np.array([1, 2, 3]), np.array([0, 2, 2, 3])).tolist()
+    [3.0, 0.0, 3.0]
+    """
+    sums, some = np.zeros(len(bounds) - 1), np.flatnonzero(np.diff(bounds))
+    sums[some] = np.add.reduceat(values, bounds[:-1][some], dtype=np.float64) if len(some) else 0.0
+    return sums
+
+
 def finite_events(columns: Iterable[npt.NDArray[Any]], counts: Index) -> Mask:
     """Whether all numbers of each event in columns, [N] or [N, ...], are finite, bool [event]."""
     good = np.all([np.isfinite(values).all(axis=tuple(range(1, values.ndim))) for values in columns], axis=0)
@@ -392,7 +403,10 @@ def assigned_particle(links: ak.Array, sources: ak.Array) -> ak.Array:
     """Particle with the largest weight for each of `sources`, int32 [event, source]; -1 without a link."""
     flat, n_sources = Links.of(links), count(sources)
     source = flat.flat_source(n_sources)
-    largest = largest_weight(source, flat.particle, flat.weight)
     assigned = np.full(int(n_sources.sum()), -1, dtype=np.int32)
+    assigned[source] = flat.particle
+    # Most sources have one link: sorting these would take most of the time.
+    several = np.flatnonzero((np.bincount(source) > 1)[source])
+    largest = several[largest_weight(source[several], flat.particle[several], flat.weight[several])]
     assigned[source[largest]] = flat.particle[largest]
     return unflatten(assigned, n_sources)
