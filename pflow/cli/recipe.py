@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import itertools
 import json
 import os
 import shlex
@@ -41,8 +42,8 @@ class TrainingRecipe:
     this one unless it names others; one with ``of`` changes another variant."""
     calibrate: Mapping[str, Any] | None = None
     """Options of `pflow calibrate` for the last stage's model: values, lists of values, or true for an option that
-    takes none. Its files are the samples of ``val``, read as the last stage reads them (`READING`) unless these options
-    say otherwise. None: it is not calibrated."""
+    takes none. Its files are the last stage's validation files, read as this stage reads them (`READING`) unless these
+    options say otherwise. None: it is not calibrated."""
 
     def __post_init__(self) -> None:
         if not self.stages:
@@ -219,8 +220,10 @@ def run_recipe(
         if folder != weights:
             return bool(made)
         options = recipe.calibration(last, files["val"])
-        # Weights of an earlier version do not say their options.
-        return made.pop("calibrate", options) == options and made == read_summary(last) != {}
+        # Weights of an earlier version do not say their options, or not their files.
+        without_files = [*itertools.dropwhile(lambda word: not word.startswith("--"), options)]
+        given = made.pop("calibrate", options)
+        return given in (options, without_files) and made == read_summary(last) != {}
 
     to_run = {name: words for name, (folder, words) in commands.items() if not is_finished(folder)}
     if "calibrate" in to_run:

@@ -296,7 +296,7 @@ def display(args: argparse.Namespace) -> int:
     """Draw one event: a figure (x-y, z-r and 3D) as PNG or PDF, and a self-contained interactive 3D page as HTML."""
     from pflow.event.scales import charged_without_track
     from pflow.io.particles_root import count_entries, read_reco
-    from pflow.metrics.evaluation import check_input, warn_without_tracks
+    from pflow.metrics.evaluation import NEAR_TRACK, check_input, warn_without_tracks
     from pflow.plots import rendered
     from pflow.plots.display import event_page, make_scene, plot_event
 
@@ -323,7 +323,8 @@ def display(args: argparse.Namespace) -> int:
         check_input(args.reco, args.input)
         reconstruction.check_events(event)
         if event.tracks is not None:
-            warn_without_tracks(reconstruction.name, *charged_without_track(event, reconstruction.particles))
+            near = charged_without_track(event, reconstruction.particles, near=NEAR_TRACK)
+            warn_without_tracks(reconstruction.name, *near)
     for path in outputs:
         suffix = path.suffix.lower()
         options = {"colour_by": args.colour, "max_colours": MAX_COLOURS[suffix], **chosen}

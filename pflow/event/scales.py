@@ -422,23 +422,21 @@ def _of_reference(events: Events, hits: FlatHits) -> dict[str, npt.NDArray[Any]]
     return {"event": event, "alone": around < SEEN * np.minimum(reference["energy"][neutral], AT_MOST)}
 
 
-def charged_without_track(events: Events, particles: ak.Array) -> Floats:
-    """Numbers of charged particles of each event's reference above `MIN_MOMENTUM`, and of those without a track of
-    their charge, direction (`AT_TRACK`) and momentum, float64 [2, event]."""
+def charged_without_track(events: Events, particles: ak.Array, *, near: float = AT_TRACK[0]) -> Floats:
+    """Numbers of each event's charged `particles` above `MIN_MOMENTUM`, and of those without a track of their charge,
+    direction (`AT_TRACK`) and, to the fraction `near`, momentum, float64 [2, event]."""
     assert events.tracks is not None
     counts, charge = jagged.count(particles), jagged.flat(particles.charge)
     momentum, of_track = jagged.vectors(particles[[*PXYZ]]), jagged.vectors(events.tracks, field="momentum")
     p, p_track = np.linalg.norm(momentum, axis=1), np.linalg.norm(of_track, axis=1)
     chosen, track_charge = (charge != 0) & (p > MIN_MOMENTUM), jagged.flat(events.tracks.charge)
     along, along_track, alone = unit_vector(momentum), unit_vector(of_track), np.zeros(len(p), dtype=np.bool_)
-    of_reference = itertools.pairwise(jagged.offsets(counts))
-    for (i, j), (k, m) in zip(
-        of_reference, itertools.pairwise(jagged.offsets(jagged.count(events.tracks))), strict=True
-    ):
-        near = along[i:j] @ along_track[k:m].T > np.cos(AT_TRACK[1])
-        near &= np.abs(p_track[k:m] - p[i:j, None]) < AT_TRACK[0] * p[i:j, None]
-        near &= charge[i:j, None] * track_charge[k:m] > 0
-        alone[i:j] = chosen[i:j] & ~near.any(axis=1)
+    of_particles, of_tracks = (itertools.pairwise(jagged.offsets(n)) for n in (counts, jagged.count(events.tracks)))
+    for (i, j), (k, m) in zip(of_particles, of_tracks, strict=True):
+        fits = along[i:j] @ along_track[k:m].T > np.cos(AT_TRACK[1])
+        fits &= np.abs(p_track[k:m] - p[i:j, None]) < near * p[i:j, None]
+        fits &= charge[i:j, None] * track_charge[k:m] > 0
+        alone[i:j] = chosen[i:j] & ~fits.any(axis=1)
     return np.stack([_total(particles, of) for of in (chosen, alone)])
 
 

@@ -417,8 +417,8 @@ def _measured(
                 scales += measure(used, particles, targets=rules.chosen_by) if as_simulated else result.scales
 
                 # What a coarser detector does not see is lost, and stays among the particles to find.
-                def choose(some: Events, simulated: Events = simulated) -> Targets:
-                    return rules.targets(simulated[np.isin(simulated.entry, some.entry)]).moved(some)
+                def choose(settings: EvaluationSettings, some: Events, simulated: Events = simulated) -> Targets:
+                    return settings.targets(simulated[np.isin(simulated.entry, some.entry)]).moved(some)
 
                 recos = {MODEL: result.reconstruction}
                 evaluation.update(events, recos, on_error=on_error, positions=places, choose=choose)

@@ -72,7 +72,11 @@ OFF = {
     "gives is by the charge",
 }
 """What is said of momenta and charges that do not fit."""
-MIN_CHARGED = 4  # fewest charged particles of an event whose tracks are looked for
+MIN_CHARGED, MAX_OTHERS = 4, 0.02
+"""Fewest charged particles of an event whose tracks are looked for; largest fraction of such events where most have
+none, as chance makes some where many particles decay or stop in the tracker."""
+NEAR_TRACK = 0.5
+"""Relative momentum to a track's: a recalibrated or smeared particle has still its track, another event's has none."""
 MIN_VISIBLE = 6  # fewest visible true particles that mark an event: of one particle or few, many events are alike
 MAX_AGAIN = 0.01
 """Largest fraction of events with the hits, or the true particles, of another one, of those that have enough, without a
@@ -196,11 +200,11 @@ class Evaluation:
         on_error: Literal["raise", "skip"] = "raise",
         positions: Ints | None = None,
         files: Mapping[str, str] | None = None,
-        choose: Callable[[Events], Targets] | None = None,
+        choose: Callable[[EvaluationSettings, Events], Targets] = EvaluationSettings.targets,
     ) -> None:
         """Count events with truth and links, and their reconstructions by algorithm, including `name`.
 
-        `choose`: the targets of some of these events, by default as the settings say. `positions` int64 [event]: places
+        `choose`: the targets by these settings of some of these events. `positions` int64 [event]: places
         for the bootstrap, by default in the order of the events. `files`: paths of the reconstructions, for messages.
         With `on_error` ``skip``, events with particles that cannot be used are left out with a warning. `InputError`:
         the events hold no truth, a reconstruction is of other events, a particle's numbers are not finite, its energy
@@ -231,12 +235,11 @@ class Evaluation:
         if self.name in recos:
             self.counts["n_max_particles"] += int(np.count_nonzero(recos[self.name].flags & Flag.MAX_PARTICLES))
 
-        choose = choose or self.settings.targets
-        targets, used = without_refused(events[good], choose, on_error)
+        targets, used = without_refused(events[good], functools.partial(choose, self.settings), on_error)
         refused = (used.flags & Flag.BAD_INPUT) > 0
         if refused.any():
             good[good] = ~refused
-            targets = choose(events[good])
+            targets = choose(self.settings, events[good])
         self.counts["n_bad_input"] += int(np.sum(~good))
         events, positions = events[good], positions[good]
         recos = {algorithm: reco[good] for algorithm, reco in recos.items()}
@@ -244,8 +247,8 @@ class Evaluation:
         if self.oracle:
             calibration, of_oracle = load_calibration(events.detector), targets
             # Like any algorithm it also gives softer particles than those that are asked for: sums need them.
-            if choose == self.settings.targets and self.settings.e_min > EvaluationSettings.e_min:
-                of_oracle = dataclasses.replace(self.settings, e_min=EvaluationSettings.e_min).targets(events)
+            if self.settings.e_min > EvaluationSettings.e_min:
+                of_oracle = choose(dataclasses.replace(self.settings, e_min=EvaluationSettings.e_min), events)
             recos[ORACLE] = perfect_reconstruction(events, of_oracle, calibration, use_tracks=self.settings.use_tracks)
             by_oracle = energy_by_kind(ParticleTable.from_records(recos[ORACLE].particles))
         if events.reference is not None:
@@ -269,7 +272,7 @@ class Evaluation:
             metrics.update(true, particles, matches, close, positions)
             # The reference is checked with the events, and the oracle follows the links.
             if algorithm not in (ORACLE, REFERENCE) and events.tracks is not None and self.settings.use_tracks:
-                charged, alone = charged_without_track(events, reconstruction.particles)
+                charged, alone = charged_without_track(events, reconstruction.particles, near=NEAR_TRACK)
                 metrics.tracked.add(charged=charged, alone=alone)
             metrics.parts["track_momentum"].update(reconstruction.track_momentum(events))
             self._names.setdefault(algorithm, {})[reconstruction.name] = None
@@ -549,11 +552,12 @@ def _finished(total: Evaluation, file: str) -> EvaluationResult:
 
 def warn_without_tracks(name: str, charged: Floats, alone: Floats) -> None:
     """Warn of particles that seem to be of other events; parameters as `charged_without_track` gives them."""
-    n_others = np.count_nonzero((charged >= MIN_CHARGED) & (2 * alone > charged))
+    known = charged >= MIN_CHARGED
+    n_others, n_known = (int(np.sum(of)) for of in (known & (2 * alone > charged), known))
     # If events are in each other's place there are two.
-    if n_others >= min(2, max(len(charged), 1)):
-        text = f"in {n_others} of {len(charged)} events most charged particles have no track of their charge, direction"
-        warn(f"{name}: {text} and momentum: are they of other events, or changed?", ImplausibleWarning)
+    if n_others >= min(2, n_known) and n_others > MAX_OTHERS * n_known:
+        text = f"in {n_others} of {n_known} events most charged particles have no track of their charge, direction"
+        warn(f"{name}: {text} and momentum: are they of other events, changed, or of a poor model?", ImplausibleWarning)
 
 
 def truth_settings(

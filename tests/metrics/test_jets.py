@@ -15,6 +15,7 @@ from pflow.metrics.evaluation import AlgorithmMetrics, Evaluation, TrueEvents
 from pflow.metrics.jets import (
     ALGORITHMS,
     ConfusionBudget,
+    JetEnergyMetrics,
     JetMetrics,
     energy_by_kind,
     find_jets,
@@ -212,6 +213,16 @@ def test_jet_energy_resolution_and_scale_by_energy_and_angle(jets):
     assert [k for k, n in enumerate(binned["n_events"]) if n] == [0, 8]  # |cos 30 deg| = 0.87
     assert binned["resolution"].value[8] == pytest.approx(expected_resolution(factors[1:40:2])[0], rel=1e-4)
     assert result.algorithms["reference"]["jet_energy"]["100"]["resolution"].value == pytest.approx(0, abs=1e-6)
+
+
+@pytest.mark.parametrize(("n_boosted", "n_at_rest"), [(0, 40), (2, 38), (40, 40)])
+def test_a_boost_of_all_events_is_of_the_beams(make_table, n_boosted, n_at_rest):
+    still = {"sqrt_s": 100.0, "abs_cos_theta": 0.1, "thrust": 1.0, "across": 0.001}
+    axes = {name: np.full(40, value) for name, value in still.items()}
+    axes["along_x"] = np.where(np.arange(40) < n_boosted, 0.015, -0.002)
+    metrics = JetEnergyMetrics()
+    metrics.update(axes, make_table([two_jets(98.0, 90)] * 40))
+    assert metrics.result()["100"]["n_events"] == n_at_rest
 
 
 TRUE = [(22, 20.0, 90, 0), (130, 10.0, 90, 90), (211, 30.0, 90, 180), (-211, 25.0, 90, 270)]
