@@ -285,7 +285,8 @@ class TrainingCLI(LightningCLI):  # type: ignore[misc]
         self.parser.of_verb = parser
         parser.set_defaults(self.begun.defaults)
         resume = "fit: resume the training in this folder, or from this checkpoint in it; else: the trained model"
-        start = "start a new training from the weights of a trained model; its options become the defaults"
+        start = "start a new training from the weights of a trained model; the options of its network and its tokens "
+        start += "become the defaults, its learning rate does not (1e-4 to 3e-4 fine-tune general)"
         average = "validate and store an exponential average of the weights, with this decay per step (e.g. 0.999)"
         parser.add_argument("--checkpoint", type=str | None, default=None, help=resume)
         parser.add_argument("-o", "--output", type=str, help="folder for checkpoints, logs and configuration")

@@ -86,13 +86,14 @@ class ParticleFlowData(pl.LightningDataModule):  # type: ignore[misc]
     num_workers
         Processes that read and encode batches, for each device; 0: the training process does it itself.
     seed
-        Of the shuffling and the augmentation.
+        Of the shuffling and the augmentation; default: that of Lightning's ``seed_everything``, else 1.
     tokeniser_events
         Events that the tokeniser (normalisation and vocabulary) is fitted on, in short runs spread evenly over all
         training files; all, where there are no more.
     repeat
-        How often a training pass reads the files whose name matches a pattern, e.g. ``{"zqq*": 3}``; others once. Each
-        reading draws another augmentation. The tokeniser is fitted on each event once.
+        How often a training pass reads the files whose name matches a pattern, e.g. ``{"zqq*": 3}``; others once; the
+        last pattern that matches counts. Each reading draws another augmentation. The tokeniser is fitted on each event
+        once.
     augment
         Changes of training events, drawn again in every epoch (`pflow.event.augment.Augmentation`): ``rotate`` in
         phi, ``reflect`` in z, ``overlay`` of several events, ``disturb`` as a detector differs from its simulation.
@@ -116,7 +117,7 @@ class ParticleFlowData(pl.LightningDataModule):  # type: ignore[misc]
         chunk_size: int = 256,
         buffer: int = 1024,
         num_workers: int = 0,
-        seed: int = 1,
+        seed: int | None = None,
         tokeniser_events: int = 20_000,
         repeat: dict[str, int] | None = None,
         augment: Augmentation | None = None,
@@ -143,7 +144,7 @@ class ParticleFlowData(pl.LightningDataModule):  # type: ignore[misc]
         self.chunk_size = chunk_size
         self.buffer = buffer
         self.num_workers = num_workers
-        self.seed = seed
+        self.seed = int(os.environ.get("PL_GLOBAL_SEED", 1)) if seed is None else seed
         self.tokeniser_events = tokeniser_events
         self.repeat = dict(repeat or {})
         self.augmentation = augment
@@ -160,6 +161,8 @@ class ParticleFlowData(pl.LightningDataModule):  # type: ignore[misc]
     def setup(self, stage: str) -> None:
         """Find the files of a stage; before a fit, fit the tokeniser on the training files unless the model has one."""
         check_choice(stage, tuple(SPLITS), "stage")
+        if stage == "fit":
+            self._resumed = (-1, 0)  # of an earlier fit with the same data module
         if self._n_ranks == 1:
             self._chunks |= self._set_up(stage)
             return
@@ -301,7 +304,10 @@ class ParticleFlowData(pl.LightningDataModule):  # type: ignore[misc]
             return {}
         epoch, n_batches = self.trainer.current_epoch, self.trainer.fit_loop.batch_idx + 1
         # Nothing of this epoch is left: a resumed training begins with the next one.
-        if self.trainer.is_last_batch:
+        progress = self.trainer.fit_loop.epoch_progress.current
+        if progress.processed == progress.ready:  # after the end of a fit, Lightning has counted the epoch
+            n_batches = 0
+        elif self.trainer.is_last_batch:
             epoch, n_batches = epoch + 1, 0
         return {"epoch": epoch, "n_batches": n_batches, "batching": self._batching()}
 

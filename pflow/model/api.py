@@ -198,15 +198,18 @@ class Reconstructor(nn.Module, ABC):
 
 def describe(reconstructor: Reconstructor) -> dict[str, Any]:
     """``class_path`` and ``init_args`` of a reconstructor as plain data, from which `build_reconstructor` builds it."""
-    kind = type(reconstructor)
-    # The package that exports the class is its public place.
+    parts = {**reconstructor.options, "decoding": reconstructor.decoding}
+    init_args = {part: dataclasses.asdict(value) for part, value in parts.items()}
+    return {"class_path": _public(type(reconstructor)), "init_args": init_args}
+
+
+def _public(kind: type) -> str:
+    """Path of a class: that of the package that exports it, if one does."""
     module, name = kind.__module__, kind.__name__
     parent = module.rpartition(".")[0]
     if parent and getattr(importlib.import_module(parent), name, None) is kind:
         module = parent
-    parts = {**reconstructor.options, "decoding": reconstructor.decoding}
-    init_args = {part: dataclasses.asdict(value) for part, value in parts.items()}
-    return {"class_path": f"{module}.{name}", "init_args": init_args}
+    return f"{module}.{name}"
 
 
 def build_reconstructor(spec: Mapping[str, Any], inputs: ModelInputs) -> Reconstructor:
@@ -244,8 +247,13 @@ def reconstructor_class(class_path: str) -> type[Reconstructor]:
                 raise
     if reconstructor is None:  # else nothing is looked up in every installed package
         for entry in importlib.metadata.entry_points(group="pflow.reconstructors"):
-            if entry.value.replace(":", ".") == class_path:
-                reconstructor = entry.load()
+            # By name and package, before anything is imported: `describe` gives the package that exports the class.
+            package, declared = entry.module.partition(".")[0], entry.attr
+            if (package, declared) == (module.partition(".")[0], name):
+                loaded = entry.load()
+                if class_path in (entry.value.replace(":", "."), _public(loaded)):
+                    reconstructor = loaded
     if not (isinstance(reconstructor, type) and issubclass(reconstructor, Reconstructor)):
-        raise ValueError(f"class_path: there is no Reconstructor '{class_path}' below pflow.model or installed")
+        known = "below pflow.model, and none that an installed package declares (entry point of pflow.reconstructors)"
+        raise ValueError(f"class_path: there is no Reconstructor '{class_path}' {known}")
     return reconstructor

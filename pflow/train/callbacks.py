@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 import threading
+import warnings
 from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
@@ -50,6 +51,9 @@ class EpochLine(pl.Callback):  # type: ignore[misc]
         train, val = (f"{pl_module.data.n_events(split):,}" for split in ("train", "val"))
         text = f"{size:,} parameters, {train} training and {val} validation events, on {pl_module.device}"
         pl_module.print(text, flush=True)
+        if (steps := trainer.estimated_stepping_batches) < trainer.max_steps:
+            text = f"trainer.max_steps is {trainer.max_steps}, but {trainer.max_epochs} epochs (trainer.max_epochs)"
+            warnings.warn(f"{text} have {steps} steps: for more, --trainer.max-epochs -1", stacklevel=2)
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: ParticleFlow) -> None:
         """Print losses and wrong energy of the epoch."""
@@ -183,6 +187,9 @@ class RunFolder(pl.Callback):  # type: ignore[misc]
 
     def on_load_checkpoint(self, trainer: pl.Trainer, pl_module: ParticleFlow, content: dict[str, Any]) -> None:
         """Pass the folder's new path to the checkpoint callbacks if it moved; otherwise they lose the best model."""
+        for early in trainer.early_stopping_callbacks:
+            if (state := content["callbacks"].get(early.state_key)) is not None:
+                state["patience"] = early.patience  # Lightning would take the checkpoint's
         if Path(trainer.ckpt_path).resolve().parent == self.folder.resolve():
             for state in content["callbacks"].values():
                 if "best_model_path" in state:
@@ -316,6 +323,8 @@ class Freeze(pl.Callback):  # type: ignore[misc]
         reconstructor = pl_module.reconstructor
         assert reconstructor is not None
         names = reconstructor.first_stage_modules
+        if not names:
+            raise ConfigError("Freeze: the model has no refinement, hence no second stage: nothing would be frozen")
         self._frozen = [reconstructor.get_submodule(name).requires_grad_(False) for name in names]
 
     def on_train_batch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule, *_: Any) -> None:

@@ -30,7 +30,14 @@ from pflow.data.dataset import LabelledBatch
 from pflow.errors import ConfigError, InputError, check_choice
 from pflow.inference.events import ParticleCollector
 from pflow.metrics.match import Matching, ParticleTable, match
-from pflow.model.api import GeneratedParticles, ModelInputs, Reconstructor, build_reconstructor, describe
+from pflow.model.api import (
+    GeneratedParticles,
+    ModelInputs,
+    Reconstructor,
+    build_reconstructor,
+    describe,
+    reconstructor_class,
+)
 from pflow.model.pointing import PointingReconstructor
 from pflow.physics.arrays import Index
 from pflow.tokens.particles import Calibration
@@ -251,7 +258,11 @@ class ParticleFlow(pl.LightningModule):  # type: ignore[misc]
 
     def _make(self, tokeniser: Tokeniser) -> Reconstructor:
         try:
-            return self.make_reconstructor(ModelInputs(**tokeniser.model_inputs))
+            made = self.make_reconstructor(ModelInputs(**tokeniser.model_inputs))
+            # Else a checkpoint could not be written, or not be read again.
+            if self._trainer is not None and self.trainer.state.fn == "fit":
+                reconstructor_class(describe(made)["class_path"])
+            return made
         except (TypeError, ValueError) as error:
             raise ConfigError(f"model.reconstructor: {error}") from error
 
@@ -481,6 +492,9 @@ class ParticleFlow(pl.LightningModule):  # type: ignore[misc]
         return {**present, **(self._sample() if trains else self._trained_on or {})}
 
     def _log(self, prefix: str, losses: Mapping[str, Tensor], size: int) -> None:
+        if "total" not in losses or (taken := {"loss", WRONG_ENERGY}.intersection(losses)):
+            wrong = f"{min(taken)} is the name of another quantity" if "total" in losses else "total is missing"
+            raise ConfigError(f"losses of {type(self.reconstructor).__name__}.training_step: {wrong}")
         for name, value in losses.items():
             self._log_mean(f"{prefix}/{'loss' if name == 'total' else name}", value.detach(), size)
 

@@ -27,6 +27,22 @@ def data(train_files, val_file) -> ParticleFlowData:
     return ParticleFlowData(train=train_files, val=val_file, batch_size=8, chunk_size=16)
 
 
+def test_the_seed_is_lightnings_unless_it_is_given(train_files, monkeypatch):
+    monkeypatch.setenv("PL_GLOBAL_SEED", "3")
+    assert [ParticleFlowData(train=train_files, **given).seed for given in ({}, {"seed": 5})] == [3, 5]
+
+
+def test_a_fit_after_a_resumed_one_reads_all_and_a_finished_epoch_is_over(data):
+    data._resumed = (3, 2)
+    data.setup("fit")
+    assert data._resumed == (-1, 0)
+    # Lightning has counted the epoch: a checkpoint now, as of trainer.save_checkpoint after the fit, has none of it.
+    current = SimpleNamespace(processed=2, ready=2)
+    loop = SimpleNamespace(batch_idx=4, epoch_progress=SimpleNamespace(current=current))
+    data.trainer = SimpleNamespace(current_epoch=2, fit_loop=loop, is_last_batch=True, world_size=1)
+    assert (data.state_dict()["epoch"], data.state_dict()["n_batches"]) == (2, 0)
+
+
 def test_the_tokeniser_is_fitted_on_the_training_split_alone(data, train_files):
     data.setup("fit")
     alone = Tokeniser.fit([read_events(path) for path in train_files])

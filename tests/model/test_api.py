@@ -1,11 +1,14 @@
 import dataclasses
 from importlib.metadata import EntryPoint
+from types import SimpleNamespace
 
 import pytest
 
+from pflow.errors import ConfigError
 from pflow.model.api import DecodingConfig, ModelInputs, build_reconstructor, describe, reconstructor_class
 from pflow.model.pointing import PointingReconstructor
 from pflow.model.translation import TranslationReconstructor
+from pflow.train.module import ParticleFlow
 
 POINTING = "pflow.model.pointing.PointingReconstructor"
 TRANSLATION = "pflow.model.translation.TranslationReconstructor"
@@ -63,6 +66,23 @@ def test_an_installed_package_offers_an_architecture(monkeypatch):
     assert reconstructor_class("json.decoder") is PointingReconstructor
 
 
+def test_an_installed_architecture_is_known_by_the_package_that_exports_it(monkeypatch):
+    own = type("Own", (PointingReconstructor,), {"__module__": "json.decoder"})
+    monkeypatch.setattr("json.Own", own, raising=False)
+    monkeypatch.setattr("importlib.metadata.entry_points", lambda group: [EntryPoint("own", "json.decoder:Own", group)])
+    monkeypatch.setattr(EntryPoint, "load", lambda _: own)
+    path = describe(own(INPUTS))["class_path"]
+    assert (path, reconstructor_class(path)) == ("json.Own", own)
+
+
+def test_an_architecture_that_no_checkpoint_could_name_is_refused_before_the_training():
+    own = type("Own", (PointingReconstructor,), {"__module__": "__main__"})
+    trainer = SimpleNamespace(state=SimpleNamespace(fn="fit"))
+    module = SimpleNamespace(_trainer=trainer, trainer=trainer, make_reconstructor=own)
+    with pytest.raises(ConfigError, match=r"no Reconstructor '__main__\.Own' below pflow\.model, and none that an"):
+        ParticleFlow._make(module, SimpleNamespace(model_inputs=dataclasses.asdict(INPUTS)))
+
+
 @pytest.mark.parametrize(
     "path",
     [
@@ -71,7 +91,7 @@ def test_an_installed_package_offers_an_architecture(monkeypatch):
     ],
 )
 def test_a_class_that_is_no_reconstructor_is_an_error(path):
-    with pytest.raises(ValueError, match=r"there is no Reconstructor .* below pflow\.model or installed"):
+    with pytest.raises(ValueError, match=r"there is no Reconstructor .* below pflow\.model, and none that an"):
         reconstructor_class(path)
 
 

@@ -10,7 +10,7 @@ import pytest
 import pytorch_lightning as pl
 import torch
 from lightning_fabric.strategies.launchers.subprocess_script import _ChildProcessObserver
-from pytorch_lightning.callbacks import ModelCheckpoint
+from pytorch_lightning.callbacks import EarlyStopping, ModelCheckpoint
 from torch.utils.data import DataLoader
 
 import pflow.cli.fit
@@ -21,6 +21,7 @@ from pflow.train.callbacks import (
     AveragedWeights,
     EpochLine,
     Freeze,
+    RunFolder,
     make_loggers,
     read_history,
     release_ranks,
@@ -126,6 +127,30 @@ def test_frozen_modules_have_no_gradients_and_stay_in_evaluation_mode():
     for name, is_trained in (("first", False), ("second", True)):
         assert model[name].training is is_trained
         assert all(parameter.requires_grad is is_trained for parameter in model[name].parameters())
+
+
+def test_a_freeze_of_nothing_is_refused():
+    model = SimpleNamespace(first_stage_modules=())
+    module = SimpleNamespace(reconstructor=model, tokeniser="theirs", configure_model=lambda: None)
+    with pytest.raises(ConfigError, match="Freeze: the model has no refinement"):
+        Freeze().setup(None, module, "fit")
+
+
+def test_epochs_that_end_before_the_steps_are_said():
+    module = SimpleNamespace(
+        parameters=list, data=SimpleNamespace(n_events=lambda split: 10), device="cpu", print=lambda *_, **__: None
+    )
+    trainer = SimpleNamespace(estimated_stepping_batches=100, max_steps=500, max_epochs=50)
+    with pytest.warns(UserWarning, match="max_steps is 500, but 50 epochs .* have 100 steps"):
+        EpochLine().on_fit_start(trainer, module)
+
+
+def test_a_resume_takes_the_patience_that_is_asked_for(tmp_path):
+    early = EarlyStopping("val/loss", patience=8)
+    trainer = SimpleNamespace(early_stopping_callbacks=[early], ckpt_path=tmp_path / "a" / "last.ckpt")
+    content = {"callbacks": {early.state_key: {"patience": 2}}}
+    RunFolder.on_load_checkpoint(SimpleNamespace(folder=tmp_path), trainer, None, content)
+    assert content["callbacks"][early.state_key]["patience"] == 8
 
 
 def test_the_average_is_on_the_trainings_device_and_taken_at_once(monkeypatch):

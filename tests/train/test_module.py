@@ -13,6 +13,7 @@ import pflow.cli.fit
 from pflow.checkpoint import load_model
 from pflow.cli.main import main as cli_main
 from pflow.data.batch import Target
+from pflow.errors import ConfigError
 from pflow.io.open import read_events
 from pflow.model.api import DecodingConfig
 from pflow.model.translation import TranslationReconstructor
@@ -126,6 +127,16 @@ def _particles(energy: list[list[float]], direction: list[list[torch.Tensor]]) -
     normalised = (values.clamp(min=1e-3).log10() - 0.5) / 2.0
     unit = torch.stack([torch.stack(row) for row in direction])
     return Target(charge=index, pdg=index, energy=normalised, direction=unit, mask=values > 0)
+
+
+@pytest.mark.parametrize(
+    ("names", "said"),
+    [(("total", "loss"), "loss is the name of another"), (("energy",), "total is missing")],
+)
+def test_losses_of_a_network_have_names_of_their_own(names, said):
+    module = SimpleNamespace(reconstructor=None)
+    with pytest.raises(ConfigError, match=rf"losses of NoneType\.training_step: {said}"):
+        ParticleFlow._log(module, "train", dict.fromkeys(names), 1)
 
 
 @pytest.mark.usefixtures("no_figures")
