@@ -132,6 +132,7 @@ def resolve_run(verb: str, args: Sequence[str]) -> Run:
     """
     words: list[str] = []
     given: dict[str, str | None] = dict.fromkeys(DECISIVE.values())
+    weights: tuple[str, Any] = "", ""  # the last configuration with weights of losses, and these
     for word in args:
         name, equals, value = word.partition("=") if word.startswith("--") else (words[-1] if words else "", "", word)
         # jsonargparse knows options by underscores alone; users may write dashes.
@@ -144,6 +145,8 @@ def resolve_run(verb: str, args: Sequence[str]) -> Run:
                 # null takes back an earlier value; "" means that the configuration says nothing.
                 if isinstance(inner, str | None) and inner != "":
                     given[DECISIVE[path]] = inner
+            named = _at(config, "model.reconstructor.init_args.loss.weights")
+            weights = (value, named) if isinstance(named, dict) else weights
             for path in LINKED:
                 if _at(config, path) not in ("", None):
                     raise WrongUsageError(f"{value}: {path} takes the value of {LINKED[path]}: give that instead")
@@ -196,6 +199,11 @@ def resolve_run(verb: str, args: Sequence[str]) -> Run:
     if class_path is not None and class_path not in (theirs, theirs.rpartition(".")[2]):
         wrong = f"model.reconstructor.class_path is {class_path}, but the weights have {theirs}"
         raise ConfigError(f"{model.path}: {wrong}")
+    # A mapping in a configuration replaces the whole one, and weights that it does not name are 1.
+    before = {name: w for name, w in (_at(dict(model.header.model), "init_args.loss.weights") or {}).items() if w != 1}
+    if weights[1] and (lost := before.keys() - weights[1].keys()):
+        text = ", ".join(f"{name} (the model's: {before[name]:g})" for name in sorted(lost))
+        warnings.warn(f"{weights[0]}: weights of losses that it does not name are 1: {text}", stacklevel=2)
     tokens = {f"data.{name}": value for name, value in to_plain(model.header.tokeniser.config).items()}
     # No option of the data: the model says whether batches have a readout (`use_readout`).
     tokens.pop("data.readout")

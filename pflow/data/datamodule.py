@@ -17,7 +17,7 @@ import pytorch_lightning as pl
 import torch
 from torch import distributed
 
-from pflow.config import to_plain
+from pflow.config import from_plain, to_plain
 from pflow.data.dataset import (
     Chunk,
     EventDataset,
@@ -147,7 +147,7 @@ class ParticleFlowData(pl.LightningDataModule):  # type: ignore[misc]
         self.seed = int(os.environ.get("PL_GLOBAL_SEED", 1)) if seed is None else seed
         self.tokeniser_events = tokeniser_events
         self.repeat = dict(repeat or {})
-        self.augmentation = augment
+        self.augmentation = None if augment is None else from_plain(Augmentation, augment, "augment")
         self.tokeniser: Tokeniser | None = None
         self._chunks: dict[str, list[Chunk]] = {}
         self._train: StepLoader | None = None

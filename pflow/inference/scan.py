@@ -40,7 +40,7 @@ from pflow.inference.files import (
 from pflow.io.atomic import check_output, make_folder, replacing
 from pflow.io.open import Files, ReadOptions, matching
 from pflow.metrics.evaluation import Evaluation
-from pflow.metrics.report import EvaluationSettings, check_figures, remove_report
+from pflow.metrics.report import EvaluationSettings, check_figures, fakes_below, remove_report
 from pflow.metrics.scan import (
     MODEL,
     PARAMETERS,
@@ -245,7 +245,10 @@ def scan(
     result = ScanResult(
         points=[results[point.name] for point in points],
         labels=labels,
-        notes=tuple(_notes(used.model, config.merge, nominal.detector, measured=tuned is not None)),
+        notes=(
+            *_notes(used.model, config.merge, nominal.detector, measured=tuned is not None),
+            *filter(None, [fakes_below(rules).strip()]),
+        ),
         provenance=made,
     )
     if folder is not None:

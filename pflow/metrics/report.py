@@ -508,6 +508,13 @@ def summary(result: EvaluationResult) -> str:
     return ", ".join([*texts, *filter(None, (result.sample, result.detector, result.energy))])
 
 
+def fakes_below(settings: EvaluationSettings) -> str:
+    """A sentence on fakes where targets have more energy than usual, else nothing."""
+    if settings.e_min <= EvaluationSettings.e_min:
+        return ""
+    return f"Fakes are of any energy: right particles below {settings.e_min:g} GeV have no target and count. "
+
+
 def method(result: EvaluationResult) -> str:
     """Sentences on truth rule, matching, errors and missing jets."""
     settings = result.settings
@@ -525,14 +532,12 @@ def method(result: EvaluationResult) -> str:
     more = ""
     if any("jet_energy" in tree for tree in result.algorithms.values()):
         more = "Events of two jets at rest: resolution is sqrt(2) RMS90 / Mean90, scale Mean90 / sqrt(s). "
-    if settings.e_min > EvaluationSettings.e_min:
-        more += f"Fakes are of any energy: right particles below {settings.e_min:g} GeV have no target and count. "
     return (
         f"Truth: rule '{settings.rule}', energy above {settings.e_min:g} GeV{tracks}. "
         f"Matching: {settings.matching.definition}.{otherwise} "
         f"Efficiency: matches of cost at most {settings.matching.close.cut:g}; loose efficiency, fakes and all else: "
         f"{settings.matching.cut:g}. "
-        f"{more}"
+        f"{more}{fakes_below(settings)}"
         "Sums are of the particles as they stand. Errors: half the 68.3% interval, by resampling events; differences "
         f"are of the same events. All numbers: metrics.json.{jets}"
     )

@@ -288,6 +288,18 @@ def test_an_option_holds_that_is_the_default_of_some_network(name, dropout, stat
     assert {**ours, **theirs, "dropout": dropout} == ours
 
 
+def test_weights_of_losses_that_a_configuration_takes_back_are_said(tmp_path):
+    """A mapping replaces the whole one, and an option a single weight."""
+    weights = {"model": {"reconstructor": {"init_args": {"loss": {"weights": {"energy": 0.1}}}}}}
+    (tmp_path / "mine.yaml").write_text(yaml.safe_dump(weights))
+    said = (
+        r"mine\.yaml: weights of losses that it does not name are 1: .* pdg \(the model's: 1\.5\), refined_assignment"
+    )
+    with pytest.warns(UserWarning, match=said):
+        fit.main("fit", ["--start-from=general", "--config", str(tmp_path / "mine.yaml"), "--print_config"])
+    fit.main("fit", ["--start-from=general", "--model.reconstructor.loss.weights.energy=0.1", "--print_config"])
+
+
 @pytest.mark.parametrize("null", [None, "--start-from=null", "--config=b.yaml"])
 def test_options_in_a_file_override_the_models_and_null_unsets_it(run, tmp_path, monkeypatch, null, capsys):
     monkeypatch.chdir(tmp_path)

@@ -173,6 +173,16 @@ def test_what_cannot_be_scanned_is_refused_by_name(sample, changes, said):
         scan(**{"files": sample, "vary": {"cells": [2]}, **changes})
 
 
+def test_the_oracle_keeps_particles_below_the_smallest_energy(sample, options):
+    softer, harder = (scan(sample, vary={"cells": [2]}, e_min=e, **options | {"oracle": True}) for e in (0.1, 10.0))
+    sums = [result.nominal.algorithms[ORACLE]["event.visible_energy.response_median"] for result in (softer, harder)]
+    assert sums[0].value == pytest.approx(sums[1].value)
+    assert [any("right particles below 10 GeV" in note for note in of.notes) for of in (softer, harder)] == [
+        False,
+        True,
+    ]
+
+
 def test_finished_points_are_kept_and_those_made_otherwise_refused(sample, model, options, tmp_path, no_figures):
     steps, out, shown = {"cells": [2]}, tmp_path / "scan", []
     noted = {**options, "output": out, "on_progress": lambda name, *_: shown.append(name)}
