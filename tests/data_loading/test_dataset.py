@@ -207,6 +207,9 @@ def test_batches_are_the_same_for_the_same_seed_and_epoch_alone(dataset):
     epoch.epoch = 1
     assert not same(first, epoch)
     assert not same(first, seed)
+    # Chunks of 16 events are shuffled, too: a buffer holds events of few of them.
+    begin = (next(iter(dataset(shuffle=True, buffer=8, seed=seed))).event for seed in range(4))
+    assert len({int(event.min()) // 16 for event in begin}) > 1
 
 
 def test_batches_in_order_depend_on_no_ranks_and_chunks(dataset, train_files, tokeniser):
