@@ -116,7 +116,7 @@ def trained(sample, tmp_path_factory):
             *(f"--data.train={sample}", f"--data.val={sample}", "--data.repeat=null"),
             *("--data.batch_size=4", "--data.hit_energy_min=0.02"),
             "--model.reconstructor.decoding.max_particles=5",
-            *("--trainer.max_epochs=1", "--trainer.limit_train_batches=2", "--trainer.limit_val_batches=2"),
+            *("--trainer.max_epochs=1", "--trainer.max_steps=2", "--trainer.limit_val_batches=2"),
             *("--trainer.val_check_interval=2", "--trainer.accelerator=cpu", "--trainer.enable_progress_bar=false"),
             *([f"--start-from={train(recipe, 0, variant)}"] if stage else []),
             f"--output={folder}",
