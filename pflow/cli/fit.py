@@ -132,7 +132,7 @@ def resolve_run(verb: str, args: Sequence[str]) -> Run:
     """
     words: list[str] = []
     given: dict[str, str | None] = dict.fromkeys(DECISIVE.values())
-    weights: tuple[str, Any] = "", ""  # the last configuration with weights of losses, and these
+    weights: tuple[str, set[str]] | None = None  # the last configuration with weights of losses, and their names
     for word in args:
         name, equals, value = word.partition("=") if word.startswith("--") else (words[-1] if words else "", "", word)
         # jsonargparse knows options by underscores alone; users may write dashes.
@@ -146,7 +146,7 @@ def resolve_run(verb: str, args: Sequence[str]) -> Run:
                 if isinstance(inner, str | None) and inner != "":
                     given[DECISIVE[path]] = inner
             named = _at(config, "model.reconstructor.init_args.loss.weights")
-            weights = (value, named) if isinstance(named, dict) else weights
+            weights = (value, {*named}) if isinstance(named, dict) else weights
             for path in LINKED:
                 if _at(config, path) not in ("", None):
                     raise WrongUsageError(f"{value}: {path} takes the value of {LINKED[path]}: give that instead")
@@ -155,6 +155,8 @@ def resolve_run(verb: str, args: Sequence[str]) -> Run:
         elif name in DECISIVE and value:
             value = ARCHITECTURES.get(value, value) if DECISIVE[name] == "class_path" else value
             given[DECISIVE[name]] = None if value == "null" else value
+        elif weights and ".loss.weights." in name:
+            weights[1].add(name.rpartition(".")[2])
         words.append(f"{name}{equals}{value}" if word.startswith("--") else value)
     for name in FILES:
         if sum(word.partition("=")[0] == name for word in words) > 1:
@@ -201,7 +203,7 @@ def resolve_run(verb: str, args: Sequence[str]) -> Run:
         raise ConfigError(f"{model.path}: {wrong}")
     # A mapping in a configuration replaces the whole one, and weights that it does not name are 1.
     before = {name: w for name, w in (_at(dict(model.header.model), "init_args.loss.weights") or {}).items() if w != 1}
-    if weights[1] and (lost := before.keys() - weights[1].keys()):
+    if weights and (lost := before.keys() - weights[1]):
         text = ", ".join(f"{name} (the model's: {before[name]:g})" for name in sorted(lost))
         warnings.warn(f"{weights[0]}: weights of losses that it does not name are 1: {text}", stacklevel=2)
     tokens = {f"data.{name}": value for name, value in to_plain(model.header.tokeniser.config).items()}

@@ -261,9 +261,12 @@ QUANTITIES: Mapping[str, tuple[Quantity, ...]] = {
         ),
         Quantity("true particles", "particles", N_TRUE, each=SOME, counted="n_hits", of_each=100),
         Quantity("reference", "reference momentum", MASSLESS, 0.7, 1.05, over="reference", least=1),
-        Quantity("reference", "reference", OVER_TRUE, 0.75, 1.25, over="seen", counted="n visible", least=20),
+        Quantity("reference", "reference", OVER_TRUE, high=1.25, over="seen", counted="n visible", least=20),
+        Quantity("reference", "reference", OVER_TRUE, low=0.75, over="least seen", counted="n visible", least=20),
         # Found in single events: 0.77 to 1.52.
         Quantity("reference", "reference", OVER_SEEN, 0.6, 2.0, over="most", least=1, each=(0.5, 2.0), of_each=1),
+        # Of events of a few GeV, which are not compared one by one.
+        Quantity("reference", "reference", OVER_SEEN, 0.4, 2.5, over="all most", counted="all most", least=50),
         _share(
             "charged reference", "without track", TRACKLESS, "charged reference", high=0.2, changes=0.5, each=(0.0, 0.5)
         ),
@@ -622,13 +625,16 @@ def _energies(part: Calorimeter, hits: Table) -> Iterator[Check]:
         each, layer, event = each[order], layer[order], event[order]
     else:
         each = energy
-    for ranges, most in (
-        (RANGES, RANGE_SCALE),
-        ({f"in layer {n:g}": (n, n + 1) for n in np.unique(layer)}, LAYER_SCALE),
+    for ranges, most, least in (
+        (RANGES, RANGE_SCALE, MIN_EVENTS_SCALED),
+        ({f"in layer {n:g}": (n, n + 1) for n in np.unique(layer)}, LAYER_SCALE, 1),
     ):
-        most = most if by_length else UNKNOWN_SCALE
-        inside = {where: (layer >= begin) & (layer < end) for where, (begin, end) in ranges.items()}
-        said += [text for where, of in inside.items() if (text := _other(each, of, event, where, most))]
+        for where, (begin, end) in ranges.items():
+            # The last layers of an HCAL are as those before.
+            unknown = GROUP_SCALE if part.kind == "hcal" and end > part.n_layers else UNKNOWN_SCALE
+            inside, limit = (layer >= begin) & (layer < end), most if by_length else unknown
+            if text := _other(each, inside, event, where, limit, least):
+                said.append(text)
     lengths_too = " (per radiation length as described)" if by_length else ""
     yield Check("cells", not said, f"hits of {part.name} have {', '.join(said)}{lengths_too}")
 
@@ -649,18 +655,18 @@ def _energies(part: Calorimeter, hits: Table) -> Iterator[Check]:
         yield Check("cells", False, f"{text}: they are cut off, or saturated")
 
 
-def _other(energy: Floats, inside: Mask, event: Index, where: str, most: float) -> str:
+def _other(energy: Floats, inside: Mask, event: Index, where: str, most: float, least: int = MIN_EVENTS_SCALED) -> str:
     """Energy of the hits inside over others', in words, where it is more than `most` times larger or smaller.
 
-    By the `LOWER` quantiles of `energy`, which rises; "" where either are few or of few events: a single shower may lie
-    in thicker layers.
+    By the `LOWER` quantiles of `energy`, which rises; "" where either are few or of fewer events than `least`: a single
+    shower may lie in thicker layers.
     """
     groups = np.flatnonzero(inside), np.flatnonzero(~inside)
     if min(map(len, groups)) < MANY_NEAR:
         return ""
     first, second = (energy[group[int(LOWER * len(group))]] for group in groups)
     odd = not 1 / most < first / second < most
-    odd = odd and min(len(np.unique(event[group])) for group in groups) >= MIN_EVENTS_SCALED
+    odd = odd and min(len(np.unique(event[group])) for group in groups) >= least
     return f"{first / second:.2g} times the energy of others {where}" if odd else ""
 
 

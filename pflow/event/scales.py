@@ -242,7 +242,7 @@ def _of_events(events: Events, hits: FlatHits, particles: ak.Array | None) -> di
         table["momentum"] = _total(events.tracks, np.linalg.norm(momentum, axis=1))
         table["uncharged"] = _total(events.tracks, jagged.flat(events.tracks.charge) == 0)
     most = np.maximum(table["energy"], table.get("momentum", 0.0))
-    table["most"] = np.where((most > MIN_LARGE) & (n_hits >= MIN_MANY), most, np.nan)
+    table["all most"], table["most"] = most, np.where((most > MIN_LARGE) & (n_hits >= MIN_MANY), most, np.nan)
     return table
 
 
@@ -319,6 +319,8 @@ def _of_truth(
     table["copies"] = table["n stable"] - np.bincount(once, minlength=len(events))
     table["along the beam"] = total_of(truth["energy"] * (visible & (np.abs(momentum[:, 2]) > BEAM * p)))
     table["seen"] = table["visible"] - table["along the beam"]
+    # A forward particle beyond the calorimeters is in no reference, and has no hits.
+    table["least seen"] = np.minimum(table["seen"], total)
     if reference is not None:
         neutral, photon = truth["charge"] == 0, code == PHOTON
         theirs, of_photons = reference_columns["charge"] == 0, reference_columns["pdg"] == PHOTON
@@ -450,7 +452,7 @@ def _of_cells(events: Events, hits: FlatHits) -> dict[str, npt.NDArray[Any]]:
     def quarters(axis: int, rows: Any) -> npt.NDArray[np.int32]:
         """Position in quarters of a cell."""
         place = hits.position[axis][rows] * inverse.take(hits.part[rows]) + np.float32(OFF_GRID)
-        return np.asarray(np.rint(place, out=place), dtype=np.int32)
+        return np.asarray(np.clip(np.rint(place, out=place), -2e9, 2e9), dtype=np.int32)
 
     def cells(rows: Index) -> Index:
         """Code of each hit's cell: its calorimeter does not count, as hits may be there again in another one."""

@@ -295,9 +295,15 @@ def test_weights_of_losses_that_a_configuration_takes_back_are_said(tmp_path):
     said = (
         r"mine\.yaml: weights of losses that it does not name are 1: .* pdg \(the model's: 1\.5\), refined_assignment"
     )
+    words = ["--start-from=general", "--config", str(tmp_path / "mine.yaml"), "--print_config"]
     with pytest.warns(UserWarning, match=said):
-        fit.main("fit", ["--start-from=general", "--config", str(tmp_path / "mine.yaml"), "--print_config"])
-    fit.main("fit", ["--start-from=general", "--model.reconstructor.loss.weights.energy=0.1", "--print_config"])
+        fit.main("fit", words)
+    others = read_checkpoint("general").header.model["init_args"]["loss"]["weights"].items() - {("energy", 0.6)}
+    fit.main("fit", [*words, *(f"--model.reconstructor.loss.weights.{name}={weight}" for name, weight in others)])
+    weights["model"]["reconstructor"]["init_args"]["loss"]["weights"] = {}
+    (tmp_path / "mine.yaml").write_text(yaml.safe_dump(weights))
+    with pytest.warns(UserWarning, match=r"energy \(the model's: 0\.6\)"):
+        fit.main("fit", words)
 
 
 @pytest.mark.parametrize("null", [None, "--start-from=null", "--config=b.yaml"])

@@ -1216,3 +1216,23 @@ def test_the_scale_is_measured_whatever_the_calibration_of_the_file(data_dir, fo
     scales = [factor * np.median(values) for factor, values in zip(factors, found, strict=True)]
     assert scales[1] == pytest.approx(described, abs=0.06)
     assert scales == pytest.approx([scales[1]] * 3, rel=0.02)
+
+
+def test_a_reference_of_soft_events_is_compared_with_their_sum(sample_dir):
+    """Events of a few GeV are not compared one by one."""
+    events = read_events(sample_dir / "gamma1_test_small.root", entry_stop=40)
+    events = events[np.asarray(ak.num(events.tracks) == 0)]
+    soft = {"energy": 0.1 * jagged.columns(events.hits)["energy"]}
+    wrong = {"energy": 0.001 * jagged.columns(events.reference)["energy"]}
+    hits, reference = jagged.replaced(events.hits, soft), jagged.replaced(events.reference, wrong)
+    scales = measure(dataclasses.replace(events, hits=hits, reference=reference))
+    assert np.isnan(scales.table("events")["most"]).all()
+    assert "times the energy of hits or tracks" in problems_of(compare(scales))
+
+
+def test_a_layer_on_another_scale_shows_in_one_event(sample_dir):
+    events = read_events(sample_dir / "zqq_test_small.root", entry_stop=1)
+    energy, layer = (jagged.columns(events.hits)[name] for name in ("energy", "layer"))
+    wrong = jagged.replaced(events.hits, {"energy": np.where(layer == 6, 4, 1).astype(energy.dtype) * energy})
+    assert "in layer 6" not in problems_of(compare(measure(events)))
+    assert "in layer 6" in problems_of(compare(measure(dataclasses.replace(events, hits=wrong))))
