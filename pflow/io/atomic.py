@@ -136,21 +136,22 @@ def _beside(target: Path, kind: str, process: str = "") -> Path:
 
 def _clean(target: Path) -> None:
     """Remove temporary outputs of dead processes beside `target`; move back a folder that one had moved aside."""
-    kinds, listed = ("earlier", "tmp"), []
+    listed: list[str] = []
     with suppress(OSError):  # no folder
         listed = os.listdir(target.parent)  # once: a folder may hold thousands of outputs
-    for kind, name in ((kind, name) for kind in kinds for name in listed):
-        process = name.removeprefix(_beside(target, kind, "0").name[:-1])
-        if process == name or not process.isdecimal() or _is_alive(int(process)):
-            continue
-        left = target.with_name(name)
-        with suppress(OSError):
-            if kind == "earlier" and not target.exists():
-                os.replace(left, target)
-            elif left.is_dir():
-                shutil.rmtree(left)
-            else:
-                left.unlink()
+    for kind in ("earlier", "tmp"):
+        prefix = _beside(target, kind, "*").name.removesuffix("*")
+        for name in filter(lambda name: name.startswith(prefix), listed):
+            process, left = name.removeprefix(prefix), target.with_name(name)
+            if not process.isdecimal() or _is_alive(int(process)):
+                continue
+            with suppress(OSError):
+                if kind == "earlier" and not target.exists():
+                    os.replace(left, target)
+                elif left.is_dir():
+                    shutil.rmtree(left)
+                else:
+                    left.unlink()
 
 
 def _is_alive(process: int) -> bool:
