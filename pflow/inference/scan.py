@@ -247,7 +247,7 @@ def scan(
         labels=labels,
         notes=(
             *_notes(used.model, config.merge, nominal.detector, measured=tuned is not None),
-            *filter(None, [fakes_below(rules).strip()]),
+            *fakes_below(rules),
         ),
         provenance=made,
     )

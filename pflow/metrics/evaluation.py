@@ -18,6 +18,7 @@ import numpy as np
 
 from pflow.config import from_plain
 from pflow.errors import ConfigError, InputError, check_choice, check_fields, check_type, warn
+from pflow.event import jagged
 from pflow.event.checks import Expected
 from pflow.event.events import (
     LINKS,
@@ -89,7 +90,8 @@ class TrueEvents:
     """Truth of a chunk of events, shared by all algorithms; each part is made once.
 
     `truth` has the targets, `visible` the particles of `visible_truth`; `jets` their jets, None without fastjet; `axes`
-    the `jet_axes`; `oracle` the oracle's `energy_by_kind`, None without it.
+    the `jet_axes`; `oracle` the oracle's `energy_by_kind`, None without it. `marks` [event, numbers] are equal only for
+    events with the same first hits (``start``), or with the same true particles (``alike``); NaN for too few of them.
     """
 
     def __init__(self, events: Events, targets: Targets, *, oracle: Floats | None = None) -> None:
@@ -97,12 +99,12 @@ class TrueEvents:
         self.visible = visible_truth(events, targets)
         self.jets = jets.true_jets(self.visible) if jets.available() else None
         self.axes = jet_axes(events, self.visible)
-        self.start = first_hits(events)
         # Energy and momentum are conserved and equal in all events at rest; sums of their products with the energy mark
         # the generator's event, whatever the simulation made of it.
-        of_event = self.visible.energy[:, None] * np.column_stack([self.visible.energy, self.visible.momentum])
-        sums = np.stack([np.bincount(self.visible.event, of, len(events)) for of in of_event.T], axis=1)
-        self.alike = np.where(self.visible.counts[:, None] >= MIN_VISIBLE, np.round(sums, 3), np.nan)
+        products = self.visible.energy * np.stack([self.visible.energy, *self.visible.momentum.T])
+        sums = np.stack([jagged.total(of, self.visible.offsets) for of in products], axis=1)
+        alike = np.where(self.visible.counts[:, None] >= MIN_VISIBLE, np.round(sums, 3), np.nan)
+        self.marks = {"start": first_hits(events), "alike": alike}
         self.taus = find_taus(events, targets)
         self.bosons = find_bosons(events, targets)
         self.oracle = oracle
@@ -134,7 +136,7 @@ class AlgorithmMetrics:
         `positions` int64 [event]: places of the events in the input.
         """
         truth, visible, parts = true.truth, true.visible, self.parts
-        self.places.add(place=positions, start=true.start, alike=true.alike)
+        self.places.add(place=positions)
         momentum, hard = np.linalg.norm(reco.momentum, axis=1), reco.energy > HARD
         off = (momentum > 1.01 * reco.energy) | (hard & (momentum < MIN_MOMENTUM * reco.energy))
         self.n_off["momenta"] += int(np.sum(off))
@@ -179,7 +181,7 @@ class Evaluation:
         if not self.settings.e_min >= 0:
             raise ConfigError(f"e_min must be at least 0 GeV, found {self.settings.e_min}")
         self.counts = dict.fromkeys(("n_events", "n_bad_input", "n_max_particles", "n_truth_tracks"), 0)
-        self.n_targets = 0
+        self.n_targets, self.marks = 0, Columns()
         self.algorithms: dict[str, AlgorithmMetrics] = {}
         self._names: dict[str, dict[str, None]] = {}
         self.matched_by: dict[str, str] = {}
@@ -256,6 +258,7 @@ class Evaluation:
             recos[REFERENCE] = Reconstruction(particles=particles, event=events.event, flags=events.flags, name=title)
         self.n_targets += int(targets.counts.sum())
         true = TrueEvents(events, targets, oracle=by_oracle)
+        self.marks.add(**true.marks)
         for algorithm, reconstruction in recos.items():
             for name in LINKS:
                 if getattr(reconstruction, name) is not None:
@@ -527,10 +530,8 @@ def _finished(total: Evaluation, file: str) -> EvaluationResult:
             f"({', '.join(RULES)}); `pflow.select_targets(events, rule='{rule}', e_min={e_min:g}).dropped` has reasons",
             file=file or None,
         )
-    places = total.algorithms[total.name].places
     for column, what in (("start", "hits"), ("alike", "true particles, with other hits,")):
-        marks = places[column].reshape(total.counts["n_events"] - total.counts["n_bad_input"], -1)
-        marks = marks[np.isfinite(marks[:, 0])]
+        marks = total.marks[column][np.isfinite(total.marks[column][:, 0])]
         if (again := len(marks) - len(np.unique(marks, axis=0))) > MAX_AGAIN * len(marks):
             text = f"{again} events have the {what} of another one: they count as often, and errors are too small"
             warn(f"{file}: {text}", ImplausibleWarning)

@@ -508,11 +508,10 @@ def summary(result: EvaluationResult) -> str:
     return ", ".join([*texts, *filter(None, (result.sample, result.detector, result.energy))])
 
 
-def fakes_below(settings: EvaluationSettings) -> str:
-    """A sentence on fakes where targets have more energy than usual, else nothing."""
-    if settings.e_min <= EvaluationSettings.e_min:
-        return ""
-    return f"Fakes are of any energy: right particles below {settings.e_min:g} GeV have no target and count. "
+def fakes_below(settings: EvaluationSettings) -> list[str]:
+    """A sentence on fakes where targets have more energy than usual, else none."""
+    text = f"Fakes are of any energy: right particles below {settings.e_min:g} GeV have no target and count."
+    return [text] if settings.e_min > EvaluationSettings.e_min else []
 
 
 def method(result: EvaluationResult) -> str:
@@ -529,15 +528,15 @@ def method(result: EvaluationResult) -> str:
         otherwise += f" Tracks in none, of {', '.join(unlinked)} without links from tracks: in no charged particle."
     with_jets = any("jets" in tree for tree in result.algorithms.values())
     jets = "" if with_jets else " Jets are left out: fastjet is not installed (pip install 'pflow[jets]')."
-    more = ""
+    more = fakes_below(settings)
     if any("jet_energy" in tree for tree in result.algorithms.values()):
-        more = "Events of two jets at rest: resolution is sqrt(2) RMS90 / Mean90, scale Mean90 / sqrt(s). "
+        more.insert(0, "Events of two jets at rest: resolution is sqrt(2) RMS90 / Mean90, scale Mean90 / sqrt(s).")
     return (
         f"Truth: rule '{settings.rule}', energy above {settings.e_min:g} GeV{tracks}. "
         f"Matching: {settings.matching.definition}.{otherwise} "
         f"Efficiency: matches of cost at most {settings.matching.close.cut:g}; loose efficiency, fakes and all else: "
         f"{settings.matching.cut:g}. "
-        f"{more}{fakes_below(settings)}"
+        f"{''.join(f'{sentence} ' for sentence in more)}"
         "Sums are of the particles as they stand. Errors: half the 68.3% interval, by resampling events; differences "
         f"are of the same events. All numbers: metrics.json.{jets}"
     )

@@ -76,12 +76,14 @@ class PdgVocabulary:
         # A code above the largest one is behind the end; its index does not matter, as it is unknown.
         index = np.minimum(np.searchsorted(codes, absolute), len(codes) - 1)
         unknown = codes[index] != absolute
-        # The dictionary below keeps the last of each class: the most frequent, of equals the smallest code.
-        rising = sorted(range(len(self)), key=lambda i: (self.counts[i], -self.codes[i]))
-        most_frequent = {class_of(self.codes[i]): i for i in rising}
-        orders = [(name, *NEXT_CLASS[name]) for name in CLASSES]
-        stand_in = [next(most_frequent[name] for name in order if name in most_frequent) for order in orders]
-        return np.where(unknown, np.array(stand_in)[class_index(absolute)], index), unknown
+        if unknown.any():
+            # The dictionary below keeps the last of each class: the most frequent, of equals the smallest code.
+            rising = sorted(range(len(self)), key=lambda i: (self.counts[i], -self.codes[i]))
+            most_frequent = {class_of(self.codes[i]): i for i in rising}
+            orders = [(name, *NEXT_CLASS[name]) for name in CLASSES]
+            stand_in = [next(most_frequent[name] for name in order if name in most_frequent) for order in orders]
+            index = np.where(unknown, np.array(stand_in)[class_index(absolute)], index)
+        return index, unknown
 
     def decode(self, index: npt.ArrayLike) -> Index:
         """|PDG| of each index, same shape."""
