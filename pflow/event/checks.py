@@ -22,7 +22,7 @@ import numpy.typing as npt
 from pflow.errors import ConfigError, first_line, warn
 from pflow.event.closure import HADRON_RESPONSE, HARD, HARDER, MIN_MOMENTUM, N_LAYERS
 from pflow.event.events import ImplausibleWarning
-from pflow.event.scales import BUSY, LARGEST, SampleScales, Scales, Table
+from pflow.event.scales import BUSY, LARGEST, VERY_HARD, SampleScales, Scales, Table
 from pflow.physics.arrays import Floats, Index, Mask
 from pflow.physics.detector import ECAL, FACES, HCAL, KINDS, Calorimeter, Detector
 from pflow.physics.geometry import kind_index, layer_pitches, measures
@@ -243,11 +243,14 @@ NO_TARGET = "{:.1%} of the hits' energy belongs to no target"
 LINKED = "{{:.0%}} of the {} is linked to particles"
 TWO_HITS = "{{:.0%}} of the hits of {} lie in the cell of another one"
 ALWAYS = "{:.1%} of the energy of hits is in cells that fire in most of {n} events"
+LONE = "{:.1%} of the hits of the ECAL have no other hit within some 0.07 rad, in {n} events: noise?"
 HOT_CELLS = ": they are hot, or all particles go the same way"
 LOST = "no track leads to {:.0%} of the {n} places where charged particles enter the ECAL"
 NO_TRACK = ": tracks are lost, or hits lie elsewhere"
 SHARE = f"tracks of {{n}} events with {BUSY} or more have {{:.2f}} of the energy of their hits"
 PLAUSIBLE = " (0.5 to 1.05 are plausible: look at the field, {b_field:g} T, units and scales)"
+ASTRAY = f"tracks above {VERY_HARD:g} GeV without hits where they enter, or where their helix leads, have {{:.0%}} of"
+ASTRAY += " the energy: are they badly fitted, fakes, or are cells dead?"
 TYPICAL = "hits of the ECAL have {:.3g} GeV in {n} events"
 LEAST, MOST = HADRON_RESPONSE / 1.3, HADRON_RESPONSE * 1.3
 OFF = f" ({LEAST:.2f} to {MOST:.2f} are plausible: look at hadron_scale, lengths, units and field)"
@@ -272,6 +275,11 @@ QUANTITIES: Mapping[str, tuple[Quantity, ...]] = {
         ),
         _share("muon system", "no muon hits", NO_MUONS, "muon hits", high=0.2, least=20),
         _share("muon system", "many muon hits", MANY_MUON_HITS, "hits beside muon hits", high=0.03, wrong=": noise?"),
+        # Found: up to 0.9% and 4%; with 200 noise hits in an event from 2% and 7%.
+        Quantity("noise", "lone hits of the ECAL", LONE, high=0.03, over="hits of the ECAL", least=1),
+        Quantity(
+            "noise", "lone hits of the HCAL", LONE.replace("ECAL", "HCAL"), high=0.12, over="hits of the HCAL", least=1
+        ),
         Quantity("hot cells", "always", ALWAYS, high=0.0, over="energy", wrong=HOT_CELLS),
         _share("codes of the reference", "wrong reference", CODES_OF_REFERENCE, "n of reference", high=0.1),
         _share("charges", "uncharged", "{:.0%} of the tracks of {n} events have charge 0", "tracks", high=0.1, least=4),
@@ -348,7 +356,12 @@ QUANTITIES: Mapping[str, tuple[Quantity, ...]] = {
     # Found: 0.02 to 0.18, of secondary particles.
     "stubs": (Quantity("lost tracks", "lost", LOST, high=0.3, wrong=NO_TRACK, halves=0.2, changes=0.3, least=5),),
     # Found: 0.6 in CLD's jets, 0.7 in the ILD's, 0.9 in taus; it goes with the field.
-    "busy": (Quantity("share of tracks", "momentum", SHARE, 0.5, 1.05, over="energy", wrong=PLAUSIBLE, least=3),),
+    "busy": (
+        Quantity("share of tracks", "momentum", SHARE, 0.5, 1.05, over="energy", wrong=PLAUSIBLE, least=3),
+        # Found: up to 0.2%, in an event 26%, where a hadron breaks up in the tracker.
+        Quantity("hard tracks", "without hits", ASTRAY, high=0.015, over="all most", counted="n without hits", least=3),
+        _share("hard tracks", "without hits", ASTRAY, "all most", high=0.4, each=(0.0, 0.4)),
+    ),
 }
 
 
@@ -359,7 +372,7 @@ TOO_FEW = (
 )
 """Columns of trails that need `MIN_TRACKS` tracks, which these are, what else is not checked, kind of calorimeter."""
 
-EXACT = ("targets", "links", "linked hits", "linked tracks")  # shares of what is there, which have no error
+EXACT = ("targets", "links", "linked hits", "linked tracks", "hard tracks")  # shares of what is there, without error
 
 NARROWED = {"response": 1.2, "ecal_cell": 1.2, "hcal_cell": 1.25}
 """Largest plausible ratio to the training sample's value, which is in `SampleScales.trails`."""

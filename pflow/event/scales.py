@@ -22,7 +22,7 @@ from pflow.event.events import Events
 from pflow.event.jagged import Links, assigned_particle
 from pflow.event.schema import PXYZ
 from pflow.event.truth import STABLE_STATUS, select_targets
-from pflow.physics.arrays import Floats, Index
+from pflow.physics.arrays import Floats, Index, Mask
 from pflow.physics.detector import ECAL, HCAL, MUON_SYSTEM, Detector
 from pflow.physics.geometry import kind_index, layers_by_position
 from pflow.physics.kinematics import GEV_PER_TESLA_MM, angle_between, unit_vector
@@ -47,6 +47,8 @@ OFF_GRID = 0.29  # shift of positions before rounding, in quarters of a cell: ce
 
 OFF_BY = (0.1, 0.03)  # relative transverse momentum, and rad, that a track may be off its particle
 HARD_TRACK = 5.0  # GeV
+GRID, MIN_CROWD, CROWDS = 0.05, 300, 8  # rad; fewest hits of an event in which hits without a neighbour are counted
+VERY_HARD = 10.0  # GeV, from which one track with a wrong momentum changes an event; 0.1% have no hits where they enter
 REACH = 1.1  # largest plausible ratio of the radius of a state to the diameter of the track's circle
 MIN_LINKED = 20  # fewest hits of an event in a calorimeter whose links are looked at
 MIN_IN_LAYER, MOST_IN_LAYER = 20, 300  # hits of a layer for the size of its cells
@@ -180,8 +182,10 @@ def measure(events: Events, particles: ak.Array | None = None, *, targets: Mappi
     if events.tracks is not None:
         deposits = TrackDeposits.of(events, hits)
         measured |= {"tracks": _of_tracks(events), "trails": deposits.trails, "stubs": deposits.stubs}
+        measured["events"] |= _without_hits(deposits, n)
         busy = measured["events"]["tracks"] >= BUSY
-        measured["busy"] = {name: measured["events"][name][busy] for name in ("event", "momentum", "energy")}
+        columns = ("event", "momentum", "energy", "all most", "without hits", "n without hits")
+        measured["busy"] = {name: measured["events"][name][busy] for name in columns}
     tables = {}
     for name, table in measured.items():
         event = table.pop("event")
@@ -222,6 +226,7 @@ def _of_events(events: Events, hits: FlatHits, particles: ak.Array | None) -> di
         some = hits.energy[np.flatnonzero(mine)]
         low = np.quantile(some[:: 1 + len(some) // MAX_HITS], 0.2) if len(some) else 0.0
         table[name] = n_mine = hits.total(mine)
+        table[f"lone {name}"] = _alone(hits, mine, np.flatnonzero(n_mine >= MIN_CROWD))
         few = np.where(n_mine >= MIN_BELOW, n_mine, np.nan)
         table |= {f"{what} {name}": hits.total(mine & (hits.energy < by * low)) / few for what, by in BELOW.items()}
         if number == ECAL:
@@ -244,6 +249,29 @@ def _of_events(events: Events, hits: FlatHits, particles: ak.Array | None) -> di
     most = np.maximum(table["energy"], table.get("momentum", 0.0))
     table["all most"], table["most"] = most, np.where((most > MIN_LARGE) & (n_hits >= MIN_MANY), most, np.nan)
     return table
+
+
+def _alone(hits: FlatHits, mine: Mask, events: Index) -> Floats:
+    """Number of hits of each of these `events` without another one beside them, NaN of the other events.
+
+    Beside a hit: in its or the eight neighbouring parts of a grid of polar angle and azimuth, of `GRID` rad. At most
+    `CROWDS` of the events, evenly spaced, are looked at: noise is in all of them.
+    """
+    n_alone = np.full(len(hits.bounds) - 1, np.nan)
+    events = events[:: 1 + len(events) // CROWDS]
+    rows = np.concatenate([np.zeros(0, np.int64), *(np.arange(*hits.bounds[i : i + 2]) for i in events)])
+    rows = rows[mine[rows]]
+    x, y, z = hits.position[:, rows]
+    n_polar, n_azimuth = round(np.pi / GRID) + 2, round(2 * np.pi / GRID)  # two more, beyond the poles
+    polar = (np.arctan2(np.hypot(x, y), z) / GRID).astype(np.int64) + 1
+    azimuth = (np.arctan2(y, x) / (2 * np.pi) * n_azimuth).astype(np.int64) % n_azimuth
+    event = np.searchsorted(events, hits.event[rows])
+    part = (event * n_polar + polar) * n_azimuth + azimuth
+    grid = np.bincount(part, minlength=len(events) * n_polar * n_azimuth).reshape(-1, n_polar, n_azimuth)
+    grid = grid + np.roll(grid, 1, axis=2) + np.roll(grid, -1, axis=2)
+    grid[:, 1:-1] += grid[:, :-2] + grid[:, 2:]
+    n_alone[events] = np.bincount(event, grid.ravel()[part] == 1, len(events))
+    return n_alone
 
 
 def _of_muon_hits(events: Events, hits: FlatHits) -> dict[str, npt.NDArray[Any]]:
@@ -514,6 +542,19 @@ def _of_hits(events: Events, hits: FlatHits) -> dict[str, npt.NDArray[Any]]:
         **{name: columns[name][rows] for name in ("layer", "time")},
         "neighbour": neighbour[rows],
     }
+
+
+def _without_hits(deposits: TrackDeposits, n_events: int) -> dict[str, npt.NDArray[Any]]:
+    """Momentum, GeV, and number of each event's tracks above `VERY_HARD` that enter the ECAL where there are no hits,
+    or whose helix leads elsewhere than their state: hits confirm the place, and so the momentum, of all others."""
+    trails = deposits.trails
+    confirmed = trails["trail"] & (trails["helix"] != 0)
+    odd = ~confirmed & (deposits.momentum > VERY_HARD)
+    # Where half of an event's tracks have no hits, not the tracks are wrong.
+    n_confirmed, n = (np.bincount(trails["event"], of, n_events) for of in (confirmed, np.ones(len(confirmed))))
+    odd &= (2 * n_confirmed > n)[trails["event"]]
+    momentum, number = (np.bincount(trails["event"], of, n_events) for of in (odd * deposits.momentum, odd))
+    return {"without hits": momentum, "n without hits": number}
 
 
 def _of_tracks(events: Events) -> dict[str, npt.NDArray[Any]]:

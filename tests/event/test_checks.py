@@ -130,7 +130,46 @@ def omega(factor):
     return lambda events: tracks(factor, "omega")(inverse(events))
 
 
+def noise(n_hits):
+    """Hits of all events put into each one, at random azimuth."""
+
+    def of(events):
+        random, n = np.random.default_rng(1), n_hits * len(events)
+        noisy = ak.flatten(events.hits)[random.integers(ak.count(events.hits.energy), size=n)]
+        noisy = dataclasses.replace(events, hits=ak.unflatten(noisy, len(events) * [n_hits])).without_truth()
+        phi = random.uniform(0, 2 * np.pi, n)
+        cos, sin = np.cos(phi), np.sin(phi)
+        noisy = moved(lambda x, y, z: (cos * x - sin * y, sin * x + cos * y, z))(noisy)
+        return dataclasses.replace(noisy, hits=ak.concatenate([events.hits, noisy.hits], axis=1))
+
+    return of
+
+
+def badly_fitted(factor, *names):
+    """Every eighth track of 2 to 10 GeV with another momentum, and without a state from its right fit."""
+
+    def change(of):
+        p = np.sqrt(of["momentum.px"] ** 2 + of["momentum.py"] ** 2 + of["momentum.pz"] ** 2)
+        some = np.flatnonzero((p > 2) & (p < 10))[::8]
+        scale = np.ones(len(p))
+        scale[some] = factor
+        new = {f"momentum.{axis}": scale * of[f"momentum.{axis}"] for axis in ("px", "py", "pz")}
+        new |= {name: np.where(scale == 1, of[name], np.nan) for name in of if name.partition(".")[0] in names}
+        return new | {"omega": of["omega"] / scale}
+
+    return changed("tracks", change)
+
+
 CASES = {
+    "200 noise hits": (
+        noise(200),
+        r"\d\.\d% of the hits of the ECAL have no other hit within some .* in \d events: noise",
+    ),
+    "badly fitted tracks": (
+        badly_fitted(5, "calo_position", "calo_momentum"),
+        r"tracks above 10 GeV without hits where they enter, .* have \d+% of the energy",
+    ),
+    "tracks beside their state": (badly_fitted(5), "or where their helix leads, have .* are they badly fitted, fakes"),
     "ECAL endcap x 0.05": (energy(0.05, "ecal", "endcap"), "fifth of the hits of ecal_endcap .* 0.000"),
     "ECAL barrel x 0.5": (
         energy(0.5, "ecal", "barrel"),
