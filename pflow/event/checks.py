@@ -73,6 +73,11 @@ RECONSTRUCTED = (0.6, 1.3)
 """Plausible energy of particles: smallest over the larger of hit energy and track momentum, largest over their sum."""
 
 
+PI0_MASS = 0.1349768  # GeV
+ROUNDS, PEAK, MIN_PEAK = 5, 0.15, 0.6  # half width of the peak of pi0, and smallest share of the pairs in it; without
+MIN_PAIRS, OFF_PEAK = 20, 0.03  # pi0, a third. Fewest pairs; largest plausible shift, found: 0.022, of tiles 0.032
+
+
 UNCHECKED = "closure"  # name of the check that says what too few tracks leave unknown
 
 
@@ -395,7 +400,7 @@ def compare(scales: Scales, sample: SampleScales | None = None) -> list[Check]:
         return []
     checks = [*_quantities(scales, detector, sample), *_each_event(scales, detector), *_calorimeters(scales, detector)]
     checks += [*_dead_parts(scales, detector), *_too_few(scales, detector)]
-    checks += [*_reconstructed(scales, detector), *_changes(scales, detector)]
+    checks += [*_reconstructed(scales, detector), *_photon_energies(scales), *_changes(scales, detector)]
     checks += [] if sample is None else _sample(scales, detector, sample)
     said: dict[str, dict[bool, dict[str, None]]] = {}  # texts by name and result, without repetition
     for name, good, text in checks:
@@ -816,6 +821,19 @@ def _reconstructed(scales: Scales, detector: Detector) -> Iterator[Check]:
             text = f"particles of {_entries(scales, table, far)}{but} have up to {values[far].max():.4g} GeV"
             text += f", their {which} up to {sources[far].max():.4g} GeV"
     yield Check("reconstructed energy", bool(good), text)
+
+
+def _photon_energies(scales: Scales) -> Iterator[Check]:
+    """Compare the peak of the masses of pairs of photons with the neutral pion's mass, if there is a peak."""
+    masses = scales.table("pairs").get("mass", np.zeros(0)) / PI0_MASS
+    peak = masses
+    for _ in range(ROUNDS):
+        peak = masses[np.abs(masses / np.median(peak) - 1) < PEAK] if len(peak) else peak
+    if len(peak) < MIN_PAIRS or len(peak) < MIN_PEAK * len(masses):
+        return
+    scale = Estimate.of(peak, 0.5)
+    text = f"photons have some {scale.value:.2f} times their energy, by the peak of pi0 of {scale.n} pairs"
+    yield Check("photon energies", abs(scale.value - 1) < OFF_PEAK + SURE * scale.sigma, text)
 
 
 def _changes(scales: Scales, detector: Detector) -> Iterator[Check]:

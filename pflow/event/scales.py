@@ -47,6 +47,7 @@ OFF_GRID = 0.29  # shift of positions before rounding, in quarters of a cell: ce
 
 OFF_BY = (0.1, 0.03)  # relative transverse momentum, and rad, that a track may be off its particle
 HARD_TRACK = 5.0  # GeV
+MIN_PHOTON, MIN_PION, PI0_RANGE = 0.5, 2.0, (0.08, 0.22)  # GeV: photons, their pairs, and the pairs' masses
 GRID, MIN_CROWD, CROWDS = 0.05, 300, 8  # rad; fewest hits of an event in which hits without a neighbour are counted
 VERY_HARD = 10.0  # GeV, from which one track with a wrong momentum changes an event; 0.1% have no hits where they enter
 REACH = 1.1  # largest plausible ratio of the radius of a state to the diameter of the track's circle
@@ -175,6 +176,8 @@ def measure(events: Events, particles: ak.Array | None = None, *, targets: Mappi
     n, hits = len(events), FlatHits.of(events)
     measured = {"events": _of_events(events, hits, particles), "hits": _of_hits(events, hits)}
     measured["events"] |= _of_cells(events, hits) | _of_truth(events, hits, targets, measured["events"])
+    if particles is not None:
+        measured["pairs"] = _of_pairs(particles)
     if events.has_truth:
         measured["linked"] = _of_linked(events)
     if events.reference is not None:
@@ -468,6 +471,28 @@ def charged_without_track(events: Events, particles: ak.Array, *, near: float = 
         fits &= charge[i:j, None] * track_charge[k:m] > 0
         alone[i:j] = chosen[i:j] & ~fits.any(axis=1)
     return np.stack([_total(particles, of) for of in (chosen, alone)])
+
+
+def _of_pairs(particles: ak.Array) -> dict[str, npt.NDArray[Any]]:
+    """Masses of pairs of photons that are nearest to each other, GeV, in the range `PI0_RANGE` of neutral pions."""
+    columns, event = jagged.columns(particles), jagged.event_index(jagged.count(particles))
+    photons = np.flatnonzero((columns["pdg"] == PHOTON) & (columns["energy"] > MIN_PHOTON))
+    event, energy = event[photons], columns["energy"][photons].astype(np.float64)
+    momentum = np.stack([columns[axis][photons].astype(np.float64) for axis in PXYZ], axis=1)
+    bounds, direction = np.searchsorted(event, np.arange(len(particles) + 1)), unit_vector(momentum)
+    pairs = [np.zeros((0, 2), dtype=np.int64)]
+    for begin, end in itertools.pairwise(bounds):
+        if end - begin > 1:
+            cosine = direction[begin:end] @ direction[begin:end].T
+            np.fill_diagonal(cosine, -2.0)
+            nearest = cosine.argmax(axis=1)
+            first = np.flatnonzero((nearest[nearest] == np.arange(end - begin)) & (np.arange(end - begin) < nearest))
+            pairs.append(begin + np.stack([first, nearest[first]], axis=1))
+    both = np.concatenate(pairs)
+    total = energy[both].sum(axis=1)
+    mass = np.sqrt(np.maximum(total**2 - (momentum[both].sum(axis=1) ** 2).sum(axis=1), 0.0))
+    chosen = (total > MIN_PION) & (mass > PI0_RANGE[0]) & (mass < PI0_RANGE[1])
+    return {"event": event[both[chosen, 0]], "mass": mass[chosen]}
 
 
 def _of_cells(events: Events, hits: FlatHits) -> dict[str, npt.NDArray[Any]]:

@@ -953,6 +953,26 @@ def test_energies_of_particles_are_compared_with_hits_and_tracks(cld_rec):
     assert not check.good
 
 
+@pytest.mark.parametrize(
+    ("scale", "said"), [(1.0, ""), (0.85, r"some 0\.85 times their energy, .* pi0 of \d+ pairs"), (None, "")]
+)
+def test_the_mass_of_pions_shows_the_scale_of_photons(jets, scale, said):
+    random, n, mass = np.random.default_rng(1), 5 * len(jets), 0.1349768
+    first, second = random.uniform(1.5, 6.0, n), random.uniform(1.5, 6.0, n)
+    opening = 2 * np.arcsin(mass / 2 / np.sqrt(first * second))
+    phi = np.arange(n) % 5 + 0.1 * random.random(n)  # five pions of an event in different directions
+    if scale is None:  # pairs of any mass
+        opening *= random.uniform(0.6, 1.6, n)
+    energy = np.stack([first, second], axis=1).ravel() * (scale or 1.0)
+    phi = np.stack([phi, phi + opening], axis=1).ravel()
+    columns = {"energy": energy, "px": energy * np.cos(phi), "py": energy * np.sin(phi), "pz": 0 * phi}
+    photons = jagged.records({"pdg": np.full(2 * n, 22)} | columns, np.full(len(jets), 10))
+    found = [check for check in compare(measure(jets, photons)) if check.name == "photon energies"]
+    assert len(found) == (scale is not None)
+    assert re.search(said, problems_of(found))
+    assert bool(problems_of(found)) == bool(said)
+
+
 def test_too_few_tracks_are_said(cld_rec):
     """By region, unless both have enough together; and of the HCAL, where only few tracks are hard enough."""
 
