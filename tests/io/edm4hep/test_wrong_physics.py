@@ -27,7 +27,7 @@ def sim_path(sample_dir):
     return sample_dir / "cld_zqq_small_sim.edm4hep.root"
 
 
-def said(path, members: Mapping = {}, drop=(), *, truths=(False, True), **options):
+def said(path, members: Mapping = {}, drop=(), *, truths=(False, True), detector="cld", **options):
     """What reading a file warns of, without truth and as `pflow evaluate` reads it; and the events.
 
     `members`: changes of these, such as ``MCParticles.mass``, in the shape that they have, as if the file held that;
@@ -52,7 +52,9 @@ def said(path, members: Mapping = {}, drop=(), *, truths=(False, True), **option
         for truth in truths:
             with warnings.catch_warnings(record=True) as caught:
                 warnings.simplefilter("always")
-                with ReadOptions(expected=Expected(targets={} if truth else None), **options).open(path) as file:
+                expected = Expected(targets={} if truth else None)
+                # The detector is given, because to recognise it takes longer than to read.
+                with ReadOptions(expected=expected, detector=detector, **options).open(path) as file:
                     events = file.read(truth=truth)
             texts.append(" ".join(str(warning.message) for warning in caught if warning.category is ImplausibleWarning))
     return (*texts, events)
