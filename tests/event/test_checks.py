@@ -130,6 +130,17 @@ def omega(factor):
     return lambda events: tracks(factor, "omega")(inverse(events))
 
 
+def again(name):
+    """All tracks or true particles once more."""
+
+    def of(events):
+        events = events.without_truth() if name == "tracks" else events
+        records = getattr(events, name)
+        return dataclasses.replace(events, **{name: ak.concatenate([records, records], axis=1)})
+
+    return of
+
+
 def noise(n_hits):
     """Hits of all events put into each one, at random azimuth."""
 
@@ -170,14 +181,11 @@ CASES = {
         r"tracks above 10 GeV without hits where they enter, .* have \d+% of the energy",
     ),
     "tracks beside their state": (badly_fitted(5), "or where their helix leads, have .* are they badly fitted, fakes"),
-    "ECAL endcap x 0.05": (energy(0.05, "ecal", "endcap"), "fifth of the hits of ecal_endcap .* 0.000"),
     "ECAL barrel x 0.5": (
         energy(0.5, "ecal", "barrel"),
-        "fifth of the hits of ecal_barrel have less than 0.00.* GeV, expected",
+        "fifth of the hits of ecal_barrel have less than 0.00.* expected",
     ),
-    "ECAL barrel x 2": (energy(2.0, "ecal", "barrel"), "fifth of the hits of ecal_barrel"),
     "HCAL barrel x 3": (energy(3.0, "hcal", "barrel"), "fifth of the hits of hcal_barrel"),
-    "HCAL x 0.25": (energy(0.25, "hcal"), "fifth of the hits of hcal_barrel"),
     "every second hit": (
         kept("hits", lambda events: np.arange(ak.count(events.hits.energy)) % 2 > 0),
         r"tracks have hits in [5-7]\d% of the first layers of the ECAL",
@@ -208,12 +216,7 @@ CASES = {
     "momenta x 1.1": (tracks(1.1, "momentum"), r"momenta of \d+ tracks differ by \+1?\d\.\d% from"),
     "omega x 1.05": (omega(1.05), r"momenta of \d+ tracks differ by -4.\d% from"),
     "omega in 1/cm": (omega(10.0), r"\d+% of \d+ tracks cannot reach their state at the calorimeter"),
-    "tracks twice": (
-        lambda events: dataclasses.replace(
-            events.without_truth(), tracks=ak.concatenate([events.tracks, events.tracks], axis=1)
-        ),
-        r"100% of \d+ tracks enter the calorimeter where another one does",
-    ),
+    "tracks twice": (again("tracks"), r"100% of \d+ tracks enter the calorimeter where another one does"),
 }
 
 
@@ -342,7 +345,7 @@ def of_photons(factor):
 
     def change(columns):
         scale = np.where(columns["pdg"] == 22, factor, 1.0)
-        return {name: scale * columns[name] for name in ("energy", "px", "py", "pz")}
+        return {name: scale * columns[name] for name in FOUR_MOMENTUM}
 
     return changed("reference", change)
 
@@ -434,7 +437,19 @@ def without_late(kind, region):
     return kept("hits", lambda events: ~part(events, kind, region) | ~late(events))
 
 
+def all_overlaid(events):
+    return dataclasses.replace(
+        events, truth=ak.with_field(events.truth, ak.ones_like(events.truth.pdg, dtype=bool), "overlay")
+    )
+
+
+FOUR_MOMENTUM = ("energy", "px", "py", "pz")
+TRACKLESS = "the charged particles of the reference have no track of their charge"
 DEAD = r"no hits of (?!.*no hits){} are in layers {} to {}, and \d+ in one beside these"
+
+
+OCTANT = r"hits of ecal_barrel have (2\.\d|3) times the energy of others between 45 and 67\.5 degrees"
+ONE_SCALE = "entry 3: energies of hits of the ECAL .*; entry 3: energies of hits of the HCAL are on another"
 
 
 @pytest.mark.parametrize(
@@ -443,102 +458,57 @@ DEAD = r"no hits of (?!.*no hits){} are in layers {} to {}, and \d+ in one besid
         (without_largest("hits"), r"entry \d: no hits of the ECAL, and .* at least \d+; entry \d: no hits of the HCAL"),
         (kept("hits", lambda events: jagged.event_index(ak.num(events.hits)) < 0), "no event has hits, and .* tracks"),
         (without_largest("tracks"), r"entry \d: no tracks, and most other events have at least"),
-        (lambda events: concatenate([events, events]), "10 events begin with|12 events begin with"),
+        (lambda events: concatenate([events, events]), "1[02] events begin with the hits of another one"),
         (with_the_hits_before, "entries 0 to 1: 2 events begin with the hits of another one"),
         (without_layers("ecal", 15, 99), DEAD.format("ecal_barrel", 15, r"\d+")),
         (without_layers("ecal", 8, 12), DEAD.format("ecal_barrel", 8, 12)),
         (
-            hits(lambda columns: {"energy": np.minimum(columns["energy"], np.quantile(columns["energy"], 0.97))}),
-            r"\d+ of \d+ hits of ecal_barrel have nearly the largest energy, 0\.1\d+ GeV",
+            hits(lambda of: {"energy": np.minimum(of["energy"], np.quantile(of["energy"], 0.97))}),
+            r"\d+ of \d+ hits of ecal_barrel have nearly the largest energy, 0\.1\d+ GeV: they are cut off",
         ),
+        (layers(8.0, "ecal", 8, 9), r"hits of ecal_barrel have .*[678](\.\d)? times the energy of others in layer 8"),
+        (octant(3.0), OCTANT),
+        (one_event(5.0), ONE_SCALE),
+        (one_event(0.2), ONE_SCALE),
+        (four_times(vertices(0.1)), r"farthest vertices are at 0\.0\d+ times .* in 2\d events: is their unit mm"),
+        (four_times(vertices(10.0)), r"farthest vertices are at 9\.\d times .* in 2\d events: is their unit mm"),
         (
-            hits(lambda columns: {"energy": np.where(columns["layer"] == 8, 8, 1) * columns["energy"]}, "ecal"),
-            r"hits of ecal_barrel have .*[678](\.\d)? times the energy of others in layer 8",
-        ),
-        (octant(3.0), r"hits of ecal_barrel have (2\.\d|3) times the energy of others between 45 and 67\.5 degrees"),
-        (
-            octant(0.3),
-            r"hits of ecal_barrel have .*0\.[234]\d* times the energy of others between 45 and 67\.5 degrees",
-        ),
-        (
-            one_event(5.0),
-            "entry 3: energies of hits of the ECAL .*; entry 3: energies of hits of the HCAL are on another",
-        ),
-        (
-            one_event(0.2),
-            "entry 3: energies of hits of the ECAL .*; entry 3: energies of hits of the HCAL are on another",
-        ),
-        (
-            four_times(vertices(0.1)),
-            r"farthest vertices are at 0\.0\d+ times .* of the ECAL's face, in 2\d events: is their unit mm",
-        ),
-        (
-            four_times(vertices(10.0)),
-            r"farthest vertices are at 9\.\d times .* of the ECAL's face, in 2\d events: is their unit mm",
-        ),
-        (
-            hits(lambda columns: {"energy": np.where(columns["position.z"] > 0, 10, 1) * columns["energy"]}, "hcal"),
+            hits(lambda of: {"energy": np.where(of["position.z"] > 0, 10, 1) * of["energy"]}, "hcal"),
             r"hits of hcal_\w+ have .*(9|10)(\.\d)? times the energy of others at \+z",
         ),
         (
-            hits(lambda columns: {"energy": np.where(columns["layer"] % 2, 1, 10) * columns["energy"]}, "ecal"),
+            hits(lambda of: {"energy": np.where(of["layer"] % 2, 1, 10) * of["energy"]}, "ecal"),
             r"hits of ecal_barrel have .*(9|10)(\.\d)? times the energy of others in layers of even number",
         ),
-        (
-            hits(lambda columns: {"energy": np.where(columns["layer"] < 20, 1, 0.1) * columns["energy"]}, "hcal"),
-            r"hits of hcal_\w+ have .*0\.1\d* times the energy of others from layer 20 on",
-        ),
-        (
-            kept("hits", lambda events: jagged.flat(events.hits.energy) < 0.05),
-            r"\d+ of \d+ hits of ecal_barrel have nearly the largest energy, 0\.0.* GeV: they are cut off",
-        ),
-        (
-            four_times(without_late("hcal", "barrel")),
-            r"entries \d+ to \d+: no hits of hcal_barrel, which other events have",
-        ),
-        (
-            four_times(recoded(22, 2112)),
-            r"[01]% of the energy of \d+ neutral hadrons, by links, is in an HCAL: are",
-        ),
+        (four_times(without_late("hcal", "barrel")), r"entries \d+ to \d+: no hits of hcal_barrel, which other events"),
+        (four_times(recoded(22, 2112)), r"[01]% of the energy of \d+ neutral hadrons, by links, is in an HCAL: are"),
         (
             four_times(some_momenta(2.0, lambda x, y, z: np.hypot(x, y) > 5.0)),
             r"\d+% of \d+ tracks above 5 GeV have the charge, momentum \(to 10%\) and direction .* of their particles",
         ),
-        (
-            four_times(tracks(-1, "charge")),
-            r"0% of \d+ tracks have the charge, momentum .* of their particles",
-        ),
+        (four_times(tracks(-1, "charge")), r"0% of \d+ tracks have the charge, momentum .* of their particles"),
         (
             four_times(some_momenta(2.0, lambda x, y, z: np.abs(np.arctan2(y, x) - 1.0) < np.pi / 8)),
             r"have the charge, momentum .* of their particles: \d+% of \d+ between 45 and 67.5 degrees",
         ),
-        (
-            four_times(links_of_the_hcal_shuffled),
-            r"\d+% of the hits where \d+ tracks enter the HCAL are linked to the track's particle",
-        ),
+        (four_times(links_of_the_hcal_shuffled), r"\d+% of the hits where \d+ tracks enter the HCAL are linked to the"),
         (recoded(211, -15), r"\d+% of the targets of \d events are taus, which the simulation decayed: give rule"),
-        (charged_reference("px"), r"\d+% of the charged particles of the reference have no track of their charge"),
-        (
-            charged_reference("charge"),
-            r"(9\d|100)% of the charged particles of the reference have no track of their charge",
-        ),
+        (charged_reference("px"), f"\\d+% of {TRACKLESS}"),
+        (charged_reference("charge"), f"(9\\d|100)% of {TRACKLESS}"),
         (copied_into("hcal", "hcal_barrel"), r"100% of the hits of hcal_endcap lie in the cell of another one"),
         (
             changed("tracks", lambda of: {"charge": np.abs(of["charge"])}),
             r"4\d% of \d+ tracks bend against their charge in the barrel",
         ),
-        (truth(lambda columns: {"pdg": np.abs(columns["pdg"])}), r"2\d% of the true particles have another charge"),
-        (truth(lambda columns: {"parent": np.maximum(columns["parent"], 0) - 1}), "no parent or one of less energy"),
-        (truth(lambda columns: {"parent": np.full(len(columns["parent"]), -1)}), "100% of the .* have no parent"),
-        (truth(lambda columns: {"status": np.ones(len(columns["status"]))}), "or are stable as their parent is"),
-        (truth(lambda columns: {"pz": -columns["pz"]}), r"a quarter of \d+ photons lie more than \d.* rad"),
-        (second_half(truth(lambda columns: {"pz": -columns["pz"]})), r"photons lie more than \d.* rad"),
+        (truth(lambda of: {"pdg": np.abs(of["pdg"])}), r"2\d% of the true particles have another charge"),
+        (truth(lambda of: {"parent": np.maximum(of["parent"], 0) - 1}), "no parent or one of less energy"),
+        (truth(lambda of: {"parent": np.full(len(of["parent"]), -1)}), "100% of the .* have no parent"),
+        (truth(lambda of: {"status": np.ones(len(of["status"]))}), "or are stable as their parent is"),
+        (truth(lambda of: {"pz": -of["pz"]}), r"a quarter of \d+ photons lie more than \d.* rad"),
+        (second_half(truth(lambda of: {"pz": -of["pz"]})), r"photons lie more than \d.* rad"),
         (energy(0.6), r"hits have 0\.6.* times the energy of the \d+ photons"),
         (energy(1.6), r"hits have 1\.[567].* times the energy of the \d+ photons"),
-        (
-            lambda events: dataclasses.replace(events, truth=ak.concatenate([events.truth, events.truth], axis=1)),
-            "50% of the stable true particles have the momentum of another one: they occur twice",
-        ),
+        (again("truth"), "50% of the stable true particles have the momentum of another one: they occur twice"),
         (four_times(hard_along_the_beam), r"[5-9]\d% of the visible energy of .* goes along the beam, outside"),
         (
             four_times(
@@ -551,26 +521,15 @@ DEAD = r"no hits of (?!.*no hits){} are in layers {} to {}, and \d+ in one besid
             four_times(changed("reference", lambda of: {"pdg": np.where(of["pdg"] == 22, 2112, of["pdg"])})),
             "photons of the reference have 0.00 times the energy of true ones",
         ),
-        (reference(0.0, "energy"), "particles of the reference have 0.00 times the energy of hits or tracks"),
-        (reference(3.0, "energy", "px", "py", "pz"), r"reference have [34]\.\d+ times the energy of hits or tracks"),
-        (
-            four_times(reference(1.5, "energy", "px", "py", "pz")),
-            r"reference have 1\.[45]\d times the energy of true ones",
-        ),
-        (
-            four_times(reference(0.6, "energy", "px", "py", "pz")),
-            r"reference have 0\.[56]\d times the energy of true ones",
-        ),
+        (reference(0.0, "energy"), "reference have 0.00 times the energy of hits or tracks"),
+        (reference(3.0, *FOUR_MOMENTUM), r"reference have [34]\.\d+ times the energy of hits or tracks"),
+        (four_times(reference(1.5, *FOUR_MOMENTUM)), r"reference have 1\.[45]\d times the energy of true ones"),
+        (four_times(reference(0.6, *FOUR_MOMENTUM)), r"reference have 0\.[56]\d times the energy of true ones"),
         (reference_before, r"\d+% of the 1\d hardest neutral .* no hits .* around them: is it of other events\?"),
         (reference(-1.0, "pz"), r"\d+% of the 1\d hardest neutral particles of the reference have no hits"),
         (reference(0.0, "px", "py", "pz"), r"momenta of the particles of the reference are 0\.00 times their energies"),
         (reference(0, "pdg"), r"100% of the particles of the reference have another charge than their PDG code says"),
-        (
-            lambda events: dataclasses.replace(
-                events, truth=ak.with_field(events.truth, ak.ones_like(events.truth.pdg, dtype=bool), "overlay")
-            ),
-            "100% of the energy of stable particles that shower is of overlaid background",
-        ),
+        (all_overlaid, "100% of the energy of stable particles that shower is of overlaid background"),
     ],
 )
 def test_what_is_absent_twice_or_wrong_in_all_events_is_said(jets, change, said):
@@ -580,17 +539,13 @@ def test_what_is_absent_twice_or_wrong_in_all_events_is_said(jets, change, said)
 @pytest.mark.parametrize(
     ("names", "wrong", "said"),
     [
-        (("reference",), lambda of: of[2:3], r"\d+% of the charged particles of the reference have no track"),
+        (("reference",), lambda of: of[2:3], rf"\d+% of {TRACKLESS}"),
         (
             ("tracks",),
             lambda of: of[1:2][:, ::-1],
             r"\d+% of \d+ tracks have the charge, momentum .* of their particles",
         ),
-        (
-            ("reference",),
-            lambda of: of[:1, :0],
-            "particles of the reference have 0.00 times the energy of hits or tracks",
-        ),
+        (("reference",), lambda of: of[:1, :0], "particles of the reference have 0.00 times the energy of hits or"),
         (("truth", "hit_links", "track_links"), lambda of: of[:1, :0], "events have 0 true particles"),
         (("hit_links",), lambda of: of[:1, :0], "0% of the energy of ecal_barrel is linked to particles"),
     ],
@@ -605,43 +560,48 @@ def test_one_event_with_parts_of_others_or_none_is_said(jets, names, wrong, said
     assert re.search(f"entry 1: {said}", text), text
 
 
-def test_hits_of_absurd_energy_and_others_in_the_muon_system_are_said(cld_rec):
-    absurd = hits(lambda of: {"energy": np.where(np.arange(len(of["energy"])) == 5, 50.0, of["energy"])})
-    text = problems_of(checks(absurd(cld_rec)))
-    assert re.search(r"entry \d+: single hits have more than 30 GeV \(up to 50\)", text)
-    assert re.search(
-        r"\d+% of the hits of the muon system lie before it",
-        problems_of(checks(copied_into("hcal", "muon")(cld_rec))),
-    )
+def muon_noise(events):
+    """Every 20th hit far out in the muon system, with 0.1 MeV."""
+    muon = [part.name for part in events.detector.calorimeters].index("muon")
+
+    def change(of):
+        noise = np.arange(len(of["energy"])) % 20 == 0
+        far = {name: np.where(noise, 5.0, 1.0) * of[name] for name in of if name.startswith("position")}
+        others = {"subdetector": np.where(noise, muon, of["subdetector"])}
+        return far | others | {"energy": np.where(noise, 1e-4, of["energy"])}
+
+    return hits(change)(events)
 
 
-def test_hits_of_a_forward_calorimeter_and_noise_in_the_muon_system_are_said(cld_rec):
-    """Hits of the endcap of the ECAL at 1.1 m, and hits of 0.1 MeV far out in the muon system."""
-    parts = [part.name for part in cld_rec.detector.calorimeters]
-    endcap, muon = parts.index("ecal_endcap"), parts.index("muon")
-
-    def forward(of):
-        moved = (of["subdetector"] == endcap) & (np.arange(len(of["energy"])) % 40 == 0)
-        return {"position.z": np.where(moved, 0.5 * of["position.z"], of["position.z"])}
-
-    def noise(of):
-        made = np.arange(len(of["energy"])) % 20 == 0
-        out = {
-            f"position.{axis}": np.where(made, 5.0 * of[f"position.{axis}"], of[f"position.{axis}"]) for axis in "xyz"
-        }
-        return out | {
-            "subdetector": np.where(made, muon, of["subdetector"]),
-            "energy": np.where(made, 1e-4, of["energy"]),
-        }
-
-    said = problems_of(checks(hits(forward)(cld_rec).without_truth()))
-    assert re.search(
-        r"\d% of the energy of ecal_endcap lies more than 60 mm in front of it: is it another detector's\?", said
-    )
-    assert "lie outside of it" not in said
-    said = problems_of(checks(hits(noise)(cld_rec).without_truth()))
-    assert re.search(r"\d% of the hits of events of 500 hits and more are in the muon system: noise\?", said)
-    assert "lie before it" not in said
+@pytest.mark.parametrize(
+    ("change", "said", "not_said"),
+    [
+        (
+            hits(lambda of: {"energy": np.where(np.arange(len(of["energy"])) == 5, 50.0, of["energy"])}),
+            r"entry \d+: single hits have more than 30 GeV \(up to 50\)",
+            "lie before it",
+        ),
+        (copied_into("hcal", "muon"), r"\d+% of the hits of the muon system lie before it", "noise"),
+        (
+            hits(
+                lambda of: {"position.z": np.where(np.arange(len(of["energy"])) % 40, 1.0, 0.5) * of["position.z"]},
+                *("ecal", "endcap"),
+            ),
+            r"\d% of the energy of ecal_endcap lies more than 60 mm in front of it: is it another detector's\?",
+            "lie outside of it",
+        ),
+        (
+            muon_noise,
+            r"\d% of the hits of events of 500 hits and more are in the muon system: noise\?",
+            "lie before it",
+        ),
+    ],
+    ids=["absurd energy", "before the muon system", "a forward calorimeter", "noise in the muon system"],
+)
+def test_hits_where_none_can_be_are_said(cld_rec, change, said, not_said):
+    text = problems_of(checks(change(cld_rec).without_truth()))
+    assert re.search(said, text), text
+    assert not_said not in text
 
 
 @pytest.fixture(scope="session")
@@ -650,62 +610,102 @@ def many(data_dir) -> Events:
     return read_events(data_dir / "g4" / "zqq_val.root", entry_stop=90)
 
 
-@pytest.mark.parametrize(
-    ("change", "said"),
-    [
-        (recoded(211, -13), r"hits have 0\.[78]\d times the energy of the \d+ muons .*: are they of another class\?"),
-        (recoded(-211, 11), r"[3-9]\d% of the energy of \d+ electrons, by links, is in an HCAL: are they of another"),
-    ],
-)
-def test_pions_as_muons_or_electrons_are_said(many, change, said):
-    text = problems_of(checks(change(many[:60])))
-    assert re.search(said, text), text
-
-
-def test_mirrored_photons_of_the_reference_are_said_of_25_events(many):
-    mirrored = changed("reference", lambda of: {"pz": np.where(of["pdg"] == 22, -of["pz"], of["pz"])})
-    text = problems_of(checks(mirrored(many[:25])))
-    assert re.search(r"\d+% of the \d\d hardest neutral particles of the reference have no hits", text), text
-
-
 def octant_of(hits):
     return np.abs(jagged.flat(hits.position.phi) - 1.0) <= np.pi / 8
 
 
+def without_part(kind, lost):
+    """Without the hits of a kind of calorimeter where `lost` gives True for the hits."""
+    return kept("hits", lambda events: ~(lost(events.hits) & part(events, kind, "")))
+
+
+def random(n, share):
+    return np.random.default_rng(0).random(n) < share
+
+
+def split(events, share=0.15):
+    """Some tracks once more, with half of their momentum."""
+    again = ak.unflatten(random(ak.count(events.tracks.charge), share), ak.num(events.tracks))
+    half = tracks(0.5, "momentum", "calo_momentum")(events).tracks[again]
+    return dataclasses.replace(events.without_truth(), tracks=ak.concatenate([events.tracks, half], axis=1))
+
+
+def without_chips(events):
+    """A fifth of the blocks of 72 mm is dead."""
+    block = np.floor(jagged.vectors(events.hits, field="position") / 72.0).astype(np.int64)
+    _, chip = np.unique(block, axis=0, return_inverse=True)
+    return kept("hits", lambda _: ~random(chip.max() + 1, 0.2)[chip.reshape(-1)])(events)
+
+
+def hcal_of_others(events):
+    """Every fifth event with the hits in the HCAL of the next one."""
+    n, hcal = len(events), ak.unflatten(part(events, "hcal", ""), ak.num(events.hits))
+    mixed = ak.concatenate([events.hits[~hcal], events.hits[hcal][np.roll(np.arange(n), -1)]], axis=1)
+    chosen = ak.concatenate([(mixed if i % 5 == 0 else events.hits)[i : i + 1] for i in range(n)])
+    return dataclasses.replace(events.without_truth(), hits=chosen)
+
+
+NO_TRACK = r"no track leads to \d+% of the \d+ places where charged particles enter the ECAL"
+
+
 @pytest.mark.parametrize(
-    ("kind", "keep", "said"),
+    ("n", "change", "said"),
     [
         (
-            "hcal",
-            lambda hits: jagged.flat(hits.layer) < 12,
-            r"^no hits of hcal_barrel are in layers 12 to 47, and \d+ in one beside these: dead, or not in the file",
+            60,
+            recoded(211, -13),
+            r"hits have 0\.[78]\d times the energy of the \d+ muons .*: are they of another class\?",
         ),
         (
-            "",
-            lambda hits: ~octant_of(hits),
-            r"where they enter in the barrel: \d+% of \d+ between 45 and 67\.5 degrees",
+            60,
+            recoded(-211, 11),
+            r"[3-9]\d% of the energy of \d+ electrons, by links, is in an HCAL: are they of another",
         ),
         (
-            "hcal",
-            lambda hits: ~octant_of(hits),
+            25,
+            changed("reference", lambda of: {"pz": np.where(of["pdg"] == 22, -of["pz"], of["pz"])}),
+            r"\d+% of the \d\d hardest neutral particles of the reference have no hits",
+        ),
+        (40, without_part("", octant_of), r"where they enter in the barrel: \d+% of \d+ between 45 and 67\.5 degrees"),
+        (
+            40,
+            without_part("hcal", octant_of),
             r"HCAL's barrel lie between 45 and 67\.5 degrees of azimuth \(\d\d events are expected to have",
         ),
         (
-            "hcal",
-            lambda hits: jagged.flat(hits.position.z) < 0,
+            40,
+            without_part("hcal", lambda hits: jagged.flat(hits.position.z) > 0),
             r"HCAL's endcap lie at \+z \(1\d events are expected to have some\): dead, or not in the file",
         ),
         (
-            "hcal",
-            lambda hits: np.random.default_rng(0).random(ak.count(hits.energy)) < 0.5,
+            40,
+            without_part("hcal", lambda hits: random(ak.count(hits.energy), 0.5)),
             r"\d+ tracks have hits in 6\d% of the first layers of the HCAL in the barrel",
         ),
+        (40, kept("tracks", lambda e: np.arange(ak.count(e.tracks.charge)) % 2 == 0), f"^{NO_TRACK}"),
+        (40, hcal_of_others, r"\d+ of entries \d+ to \d+: 0% of \d+ tracks above 3 GeV have hits of the HCAL behind"),
+        (90, split, r"1\d% of \d+ tracks enter the calorimeter where another one does"),
+        (90, without_chips, r"tracks have hits in 90% of the first layers of the ECAL in the barrel"),
+        (
+            90,
+            without_part("", lambda hits: random(ak.count(hits.energy), 0.12)),
+            r"tracks have hits in 8\d% of the first layers of the ECAL",
+        ),
+        (
+            90,
+            lambda events: turned("hcal", "barrel", 0.087)(events.without_truth()),  # 5 degrees
+            r"\d+% of \d\d+ tracks above 8 GeV have hits of the HCAL behind them in the barrel",
+        ),
     ],
-    ids=["layers", "octant", "octant of the HCAL", "side", "half"],
 )
-def test_parts_that_have_no_or_half_of_their_hits_are_said_of_40_events(many, kind, keep, said):
-    text = problems_of(checks(kept("hits", lambda e: keep(e.hits) | ~part(e, kind, ""))(many[:40])))
+def test_what_shows_in_many_events_is_said(many, n, change, said):
+    text = problems_of(checks(change(many[:n])))
     assert re.search(said, text), text
+
+
+def test_tracks_of_many_events_are_looked_at_and_right(many):
+    assert not problems(many)
+    assert len(np.unique(measure(many[:40]).table("trails")["entry"])) == 40
 
 
 def test_photons_show_a_change_in_the_middle_of_a_file(data_dir):
@@ -752,7 +752,7 @@ def described(**changes):
         ),
         (described(inner_radius=1655.0), r"\d+% of the hits of ecal_barrel lie outside .* inner_radius 1655 mm, .*"),
         (
-            reference(1000.0, "energy", "px", "py", "pz"),
+            reference(1000.0, *FOUR_MOMENTUM),
             r"particles of the reference have \d+.\d+ times the energy of true ones; .* of hits or tracks",
         ),
     ],
@@ -766,9 +766,6 @@ def test_few_particles_may_leave_no_hits_in_a_calorimeter(sample_dir):
     events = read_events(sample_dir / "cld_multi_train_small.root", entry_stop=40)
     for begin in range(0, 40, 5):
         assert not problems(events[begin : begin + 5])
-
-
-NO_TRACK = r"no track leads to \d+% of the \d+ places where charged particles enter the ECAL"
 
 
 @pytest.mark.parametrize(
@@ -788,67 +785,6 @@ def test_lost_tracks_are_said_by_the_trails_that_they_leave(request, of, lost, s
     """By five events, and by the single one of CLD's full reconstruction; one event of other samples has too few."""
     text = problems_of(checks(kept("tracks", lambda e: ~lost(e))(request.getfixturevalue(of))))
     assert re.fullmatch(f"{said}.*: tracks are lost, or hits lie elsewhere", text)
-
-
-def test_half_of_the_tracks_of_40_events_are_missed(many):
-    events = many[:40].without_truth()
-    assert len(np.unique(measure(events).table("trails")["entry"])) == 40, "tracks of all events are looked at"
-    assert not problems(events)
-    text = problems_of(checks(kept("tracks", lambda e: np.arange(ak.count(e.tracks.charge)) % 2 == 0)(events)))
-    assert re.match(NO_TRACK, text)
-
-
-def test_a_turned_barrel_of_the_hcal_is_said_of_90_events(many):
-    """With five events it is not: few tracks above 3 GeV have hits in the HCAL's barrel."""
-    assert not problems(many)
-    assert problems(turned("hcal", "barrel")(many.without_truth())) & {"HCAL", "HCAL place"}
-
-
-def split(events, share=0.15):
-    """Some tracks once more, with half of their momentum."""
-    again = ak.unflatten(np.random.default_rng(0).random(ak.count(events.tracks.charge)) < share, ak.num(events.tracks))
-    half = tracks(0.5, "momentum", "calo_momentum")(events).tracks[again]
-    return dataclasses.replace(events.without_truth(), tracks=ak.concatenate([events.tracks, half], axis=1))
-
-
-def without_chips(events):
-    """A fifth of the blocks of 72 mm is dead."""
-    block = np.floor(jagged.vectors(events.hits, field="position") / 72.0).astype(np.int64)
-    _, chip = np.unique(block, axis=0, return_inverse=True)
-    dead = np.random.default_rng(0).random(chip.max() + 1) < 0.2
-    return kept("hits", lambda _: ~dead[chip.reshape(-1)])(events)
-
-
-@pytest.mark.parametrize(
-    ("change", "said"),
-    [
-        (split, r"1\d% of \d+ tracks enter the calorimeter where another one does"),
-        (without_chips, r"tracks have hits in 90% of the first layers of the ECAL in the barrel"),
-        (
-            kept("hits", lambda e: np.random.default_rng(0).random(ak.count(e.hits.energy)) > 0.12),
-            r"tracks have hits in 8\d% of the first layers of the ECAL",
-        ),
-    ],
-    ids=["split tracks", "dead chips", "an eighth of the hits"],
-)
-def test_faults_of_a_tenth_and_more_are_said_of_90_events(many, change, said):
-    text = problems_of(checks(change(many.without_truth())))
-    assert re.search(said, text), text
-
-
-def test_a_barrel_of_the_hcal_turned_by_5_degrees_is_said_of_90_events(many):
-    text = problems_of(checks(turned("hcal", "barrel", 0.087)(many.without_truth())))
-    assert re.search(r"\d+% of \d\d+ tracks above 8 GeV have hits of the HCAL behind them in the barrel", text), text
-
-
-def test_hits_of_the_hcal_of_another_event_are_said(many):
-    """In every fifth event."""
-    events, next_one = many[:40].without_truth(), np.roll(np.arange(40), -1)
-    hcal = ak.unflatten(part(events, "hcal", ""), ak.num(events.hits))
-    mixed = ak.concatenate([events.hits[~hcal], events.hits[hcal][next_one]], axis=1)
-    chosen = ak.concatenate([mixed[i : i + 1] if i % 5 == 0 else events.hits[i : i + 1] for i in range(40)])
-    text = problems_of(checks(dataclasses.replace(events, hits=chosen)))
-    assert re.search(r"\d+ of entries \d+ to \d+: 0% of \d+ tracks above 3 GeV have hits of the HCAL behind them", text)
 
 
 def test_neutral_and_single_particles_have_lost_no_tracks(jets):
