@@ -51,28 +51,36 @@ def test_it_appears_at_the_end_or_not_at_all(tmp_path, kind):
 
 @pytest.fixture
 def there(tmp_path: Path) -> Path:
-    """A folder with a file, a link to it and a folder."""
+    """A file, a pipe and a folder, and links to them."""
     (tmp_path / "in.root").write_text("precious")
-    (tmp_path / "link.root").symlink_to(tmp_path / "in.root")
+    os.mkfifo(tmp_path / "pipe")
     (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "mine.txt").touch()
+    for name in ("in.root", "pipe"):
+        (tmp_path / f"link to {name}").symlink_to(tmp_path / name)
     return tmp_path
 
 
+@pytest.mark.parametrize("force", [False, True])
 @pytest.mark.parametrize(
     ("path", "holds", "message"),
     [
         ("nowhere/out.txt", None, "nowhere does not exist"),
         ("in.root/out.txt", None, "is not a folder"),
         ("folder", None, "it is a folder"),
+        ("folder/mine.txt", None, "it is part of the input"),
         ("in.root", None, "it is the input"),
-        ("link.root", None, "it is the input"),
-        ("", HOLDS, "not empty"),
+        ("link to in.root", None, "it is the input"),
+        ("pipe", None, "it is a device, a pipe or the like"),
+        ("link to pipe", None, "it is a device, a pipe or the like"),
+        ("", HOLDS, r"not empty; it holds folder, in\.root"),
+        ("folder", HOLDS, "it is the input"),
         ("in.root", HOLDS, "it is a file"),
         ("nowhere/model", HOLDS, "does not exist"),
     ],
 )
-def test_what_cannot_be_written_is_refused_before_any_work(there, path, holds, message):
-    options = {"inputs": [there / "other.root", there / "in.root"], "holds": holds}
+def test_what_cannot_be_written_is_refused_before_any_work(there, path, holds, message, force):
+    options = {"inputs": [there / "other.root", there / "in.root", there / "folder"], "holds": holds, "force": force}
     with pytest.raises(ConfigError, match=message):
         check_output(there / path, **options)
     with pytest.raises(ConfigError, match=message), replacing(there / path, **options):
@@ -92,22 +100,11 @@ def test_a_mount_point_is_refused_before_any_work(tmp_path, monkeypatch):
         check_output(tmp_path, holds=HOLDS, force=True)
 
 
-def test_a_link_stays_and_what_it_points_to_is_replaced(tmp_path):
-    target = make(tmp_path / "elsewhere") / "a.txt"
-    (tmp_path / "link.txt").symlink_to(target)
-    with replacing(tmp_path / "link.txt", force=True) as partial:
-        assert partial.parent == target.parent
+def test_a_link_stays_and_what_it_points_to_is_replaced(there):
+    with replacing(there / "link to in.root", force=True) as partial:
         partial.write_text("after")
-    assert (tmp_path / "link.txt").is_symlink()
-    assert target.read_text() == "after"
-
-
-def test_a_pipe_is_no_output(tmp_path):
-    os.mkfifo(tmp_path / "pipe")
-    (tmp_path / "link").symlink_to(tmp_path / "pipe")
-    for name in ("pipe", "link"):
-        with pytest.raises(ConfigError, match="it is a device, a pipe or the like"):
-            check_output(tmp_path / name, force=True)
+    assert (there / "link to in.root").is_symlink()
+    assert (there / "in.root").read_text() == "after"
 
 
 def test_a_file_that_exists_or_appears_meanwhile_is_replaced_by_force_only(tmp_path):
@@ -215,14 +212,3 @@ def test_where_the_second_rename_fails_the_folder_is_put_back(tmp_path, monkeypa
     with pytest.raises(OutputError, match="Input/output error"):
         replace_by_force(make(tmp_path / "model"))
     assert contents(tmp_path) == {"model/a.txt": "earlier"}
-
-
-def test_a_folder_of_other_files_or_of_the_input_is_never_replaced(tmp_path):
-    (tmp_path / "a.txt").write_text("")
-    with pytest.raises(ConfigError, match="it is part of the input"):
-        check_output(tmp_path / "a.txt", inputs=[tmp_path], force=True)
-    with pytest.raises(ConfigError, match="it is the input"):
-        check_output(tmp_path, inputs=[tmp_path], holds=HOLDS, force=True)
-    (tmp_path / "mine.txt").write_text("")
-    with pytest.raises(ConfigError, match=r"it holds mine\.txt"):
-        replace_by_force(tmp_path)
