@@ -1,5 +1,4 @@
 import copy
-import json
 import pickle
 import subprocess
 import sys
@@ -50,33 +49,12 @@ def test_particles_are_four_momenta_whose_sums_have_a_mass():
     assert ak.sum(array, axis=1).energy.to_list() == [53, 0]
 
 
-ELSEWHERE = """
-import json, pickle, sys
-import awkward as ak, vector
-
-def content(array, *names):
-    return [[array[name].to_list() for name in array.fields], *(getattr(array, name).to_list() for name in names)]
-
-array = ak.from_parquet("a.parquet")
-plain = content(array)
-vector.register_awkward()
-registered = content(ak.from_parquet("a.parquet"), "pt", "rho")
-known = "pflow" in sys.modules
-pickled = pickle.load(open("a.pickle", "rb"))
-print(json.dumps([plain, registered, content(pickled, "pt", "mass"), (pickled + pickled).energy.to_list(), known]))
-"""
-
-
-def test_particles_are_the_same_in_another_process(tmp_path):
-    """From a pickle they have pflow's behaviour; from a Parquet file `vector`'s, if registered."""
+def test_pickled_particles_are_the_same_in_another_process(tmp_path):
     expected = particles()
     (tmp_path / "a.pickle").write_bytes(pickle.dumps(expected))
-    ak.to_parquet(expected, tmp_path / "a.parquet")
-    done = subprocess.run([sys.executable, "-c", ELSEWHERE], cwd=tmp_path, capture_output=True, text=True, check=True)
-    fields, pt = [expected[name].to_list() for name in expected.fields], expected.pt.to_list()
-    pickled = [fields, pt, expected.mass.to_list()]
-    sums = (expected + expected).energy.to_list()
-    assert json.loads(done.stdout) == [[fields], [fields, pt, pt], pickled, sums, False]
+    code = "import pickle; a = pickle.load(open('a.pickle', 'rb')); print([a.pt.to_list(), (a + a).mass.to_list()])"
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert done.stdout == f"{[expected.pt.to_list(), (expected + expected).mass.to_list()]}\n"
 
 
 @pytest.mark.parametrize("copy_of", [copy.copy, copy.deepcopy, lambda array: pickle.loads(pickle.dumps(array))])

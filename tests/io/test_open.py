@@ -173,17 +173,6 @@ def four(content: dict[str, Any]) -> dict[str, Any]:
     return {key: [*values, *values] for key, values in content.items()}
 
 
-def test_an_open_file_says_what_it_is(write, content, toy):
-    path = write(content)
-    with open_events(path, detector=toy) as file:
-        assert (file.schema, file.path, file.num_entries, len(file)) == ("edm4hep", str(path), 2, 2)
-        assert file.detector == toy
-        assert "MUON" in file.absent
-        assert file.sources["ecal"] == ("A1", "A2")
-        assert file.uuid
-        assert "2 entries, detector toy" in repr(file)
-
-
 def test_a_range_of_entries_is_read_and_anything_else_refused(write, four, toy):
     ranges = [(0, None, [0, 1, 2, 3]), (1, 3, [1, 2]), (2, 99, [2, 3]), (7, 9, []), (3, 1, []), (0, 0, [])]
     with open_events(write(four), detector=toy) as file:
@@ -265,15 +254,6 @@ def test_threads_share_an_open_file(sample_dir):
         for (name, part), (_, expected) in zip(events.parts(), alone[n % 8].parts(), strict=True):
             for column, values in jagged.columns(part).items():
                 np.testing.assert_array_equal(values, jagged.columns(expected)[column], err_msg=f"{n} {name}")
-
-
-def test_chunks_in_order_are_the_whole_file(write, four, toy):
-    path = write(four)
-    hits = read_events(path, detector=toy).hits.to_list()
-    for step in (3, 100):
-        chunks = list(iterate_events(path, detector=toy, chunk_size=step))
-        assert [len(chunk) for chunk in chunks] == [min(step, 4 - start) for start in range(0, 4, step)]
-        assert ak.concatenate([chunk.hits for chunk in chunks]).to_list() == hits
 
 
 @pytest.mark.parametrize(
