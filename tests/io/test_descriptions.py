@@ -20,22 +20,10 @@ def changed(change, kind):
     return dataclasses.replace(CLD, name="mine", calorimeters=tuple(part for part in parts if part is not None))
 
 
-def ten_times(part):
-    thicker = tuple(dataclasses.replace(layers, pitch=10 * layers.pitch) for layers in part.layers)
-    return dataclasses.replace(part, layers=thicker)
-
-
-@pytest.mark.parametrize(
-    ("change", "kind", "message"),
-    [
-        (lambda _: None, "hcal", r"no calorimeter for the hits of HCALBarrel .*, HCALOther .*: 167 of 393 GeV are"),
-        (ten_times, "ecal", r"16% of the hits of ecal_barrel .* depth: .*measured: 5\.0\d mm, described: 50\.5 mm"),
-    ],
-    ids=["deleted", "ten times the pitch"],
-)
-def test_a_description_of_another_detector_is_said(cld_path, change, kind, message):
-    with pytest.warns(ImplausibleWarning, match=message):
-        read_events(cld_path, detector=changed(change, kind))
+def test_hits_of_a_calorimeter_that_is_not_described_are_said(cld_path):
+    said = "no calorimeter for the hits of HCALBarrel .*, HCALOther .*: 167 of 393 GeV are"
+    with pytest.warns(ImplausibleWarning, match=said):
+        read_events(cld_path, detector=changed(lambda _: None, "hcal"))
 
 
 def test_a_wrong_name_of_the_tracks_is_said_with_the_nearest(cld_path):
