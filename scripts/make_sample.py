@@ -27,7 +27,6 @@ from pflow.event.events import Events
 from pflow.event.jagged import Links
 from pflow.io.edm4hep.frames import FrameWriter
 from pflow.io.edm4hep.podio import (
-    EDM4HEP_VERSION,
     SCHEMA_VERSION,
     CollectionInfo,
     DataModel,
@@ -191,7 +190,7 @@ def reconstructed(events: Events) -> Content:
 
 def write_podio(path: Path, content: Content, definition: str) -> None:
     """Write as podio does."""
-    model, definitions = DataModel(json.loads(definition)), {"edm4hep": (definition, EDM4HEP_VERSION)}
+    model, definitions = DataModel(json.loads(definition)), {"edm4hep": (definition, (1, 0, 0))}
     encodings = {f"{name}__CellIDEncoding": [code] for name, code in content.encodings.items()}
     with uproot.recreate(path, compression=COMPRESSION) as file:
         collections = [(model, collection) for collection in content.collections]

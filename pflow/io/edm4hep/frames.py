@@ -26,18 +26,13 @@ from pflow.errors import InputError
 from pflow.event import jagged
 from pflow.io.edm4hep.podio import (
     ARRAY,
-    CHANGED,
-    EDM4HEP_VERSION,
-    OLDEST_SCHEMA,
     PRIMITIVES,
-    SCHEMA_VERSION,
     TEXT,
     TYPES,
     CollectionInfo,
     DataModel,
     Filled,
     PodioFile,
-    evolved,
 )
 from pflow.io.root import tree_names
 
@@ -459,10 +454,9 @@ class FrameWriter:
 class InputCopy:
     """Reads the collections of one file member by member.
 
-    Collections of an EDM4hep before 1.0 become collections of 1.0, as podio would read them; collections of an unknown
-    schema are copied unchanged, with a warning. Collections that the metadata list, but that a program dropped from the
-    file, whole or in part, are left out, with a warning. An `InputError` where the metadata lack ids and types, or one
-    of `needed` is dropped.
+    They keep their schema: where it is older than podio's, ROOT reads their members by the rules of EDM4hep's library.
+    Collections that the metadata list, but that a program dropped from the file, whole or in part, are left out, with a
+    warning. An `InputError` where the metadata lack ids and types, or one of `needed` is dropped.
     """
 
     def __init__(self, file: PodioFile, needed: Collection[str] = ()) -> None:
@@ -481,19 +475,7 @@ class InputCopy:
             problem = f"files were merged in which {names} had other ids, so the collections cannot be copied"
         if problem:
             raise InputError(problem, file=file.path, field="podio_metadata")
-        models = {name: json.loads(text) for name, (text, _) in self.definitions.items()}
-        schema = models.get("edm4hep", {}).get("schema_version", SCHEMA_VERSION)
-        if OLDEST_SCHEMA <= schema < SCHEMA_VERSION:
-            models["edm4hep"] = evolved(models["edm4hep"])
-            self.definitions["edm4hep"] = json.dumps(models["edm4hep"]), EDM4HEP_VERSION
-            for row, info in enumerate(infos):
-                if info.data_type.replace("Collection", "Data") in CHANGED:
-                    infos[row] = dataclasses.replace(info, schema_version=SCHEMA_VERSION)
-        elif schema != SCHEMA_VERSION:
-            known = f"{OLDEST_SCHEMA} to {SCHEMA_VERSION} are"
-            text = f"schema {schema} of EDM4hep is not known ({known}), its collections are copied as they are"
-            warnings.warn(f"{file.path}: {text}", stacklevel=3)
-        self.model = DataModel(*models.values())
+        self.model = DataModel(*(json.loads(text) for text, _ in self.definitions.values()))
         self.collections: dict[str, CollectionInfo] = {}
         self._fields: dict[str, str] = {}
         dropped = []
@@ -516,12 +498,9 @@ class InputCopy:
 
     def _members(self, cpp_type: str) -> list[tuple[str, tuple[str, ...]]]:
         """Path of each leaf of a type, and its possible names in the file."""
-        changed = CHANGED.get(cpp_type, {})
         # A TTree's branch of an array has the length in its name, an RNTuple's field has not.
-        return [
-            (path, (path, changed.get(path, ("", path))[1]) if length is None else (f"{path}[{length}]", path))
-            for path, _, length in self.model.leaves(cpp_type)
-        ]
+        leaves = self.model.leaves(cpp_type)
+        return [(path, (path,) if length is None else (f"{path}[{length}]", path)) for path, _, length in leaves]
 
     def read(self, start: int, stop: int) -> dict[str, Filled]:
         """Content of all collections, with their references, in entries `start` to `stop` (exclusive)."""

@@ -40,14 +40,7 @@ from pflow.event import jagged
 from pflow.io.root import Columns, EventWeights, check_counts, open_root, open_tree, tree_names
 from pflow.physics.arrays import Index
 
-EDM4HEP_VERSION = (1, 0, 0)  # of EDM4hep, whose `edm4hep_types` are
-SCHEMA_VERSION = 6  # of its schema
-OLDEST_SCHEMA = 2  # that podio reads as the present one
-CHANGED = {"edm4hep::ClusterData": {"iPhi": ("float", "phi")}, "edm4hep::Quantity": {"type": ("std::int32_t", "type")}}
-"""Members of the present schema, by struct, that have another type or name in older ones: present type, older name.
-
-Where podio wrote a file, ROOT's rules rename members on reading; they do not apply to files of uproot's.
-"""
+SCHEMA_VERSION = 6  # of EDM4hep 1.0, whose `edm4hep_types` are
 
 TYPES = {
     **{"bool": ("bool", 18), "int8": ("char", 1), "int16": ("short", 2), "int32": ("int", 3), "int64": ("long", 4)},
@@ -88,19 +81,6 @@ OF_PODIO: dict[str, Members] = {  # its own structs
 def edm4hep_types() -> dict[str, Any]:
     """Definition of the types that pflow writes (``edm4hep.yaml``), in the form of podio's JSON."""
     return {"schema_version": SCHEMA_VERSION, **load_yaml(Path(__file__).with_name("edm4hep.yaml"))}
-
-
-def evolved(definition: Mapping[str, Any]) -> dict[str, Any]:
-    """A definition of an older schema of EDM4hep with the members of the present one that are `CHANGED`."""
-    result = {**definition, "schema_version": SCHEMA_VERSION}
-    for part in ("components", "datatypes"):
-        result[part] = dict(definition.get(part, {}))
-        for struct, members in CHANGED.items():
-            name = struct.removesuffix("Data")
-            for new, (cpp_type, old) in members.items() if name in result[part] else ():
-                lines = [re.sub(rf"^\S+ +{old}\b", f"{cpp_type} {new}", line) for line in result[part][name]["Members"]]
-                result[part][name] = {**result[part][name], "Members": lines}
-    return result
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

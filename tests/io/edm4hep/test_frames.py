@@ -1,13 +1,12 @@
 import dataclasses
-import json
-from contextlib import closing, nullcontext
+from contextlib import closing
 
 import numpy as np
 import pytest
 import uproot
 
 from pflow.io.edm4hep.frames import FrameWriter, InputCopy
-from pflow.io.edm4hep.podio import SCHEMA_VERSION, CollectionInfo, DataModel, Filled, edm4hep_types, open_podio
+from pflow.io.edm4hep.podio import CollectionInfo, DataModel, Filled, edm4hep_types, open_podio
 
 EDM4HEP = edm4hep_types()
 MODEL = DataModel(EDM4HEP)
@@ -149,30 +148,3 @@ def test_a_copy_equals_the_original(write_podio, content):
             leaves = [key] if not original[key].branches else [f"{key}/{one.name}" for one in original[key].branches]
             for leaf in leaves:
                 assert original[leaf].array().to_list() == copied[leaf].array().to_list()
-
-
-@pytest.mark.parametrize(("schema", "member", "version"), [(5, "iPhi", [1, 0, 0]), (7, "phi", [0, 99, 4])])
-def test_clusters_of_an_older_schema_become_those_of_the_present_one(tmp_path, schema, member, version):
-    """EDM4hep 0.99 has phi, 1.0 iPhi. A schema that is not known is copied as it is."""
-    text = json.dumps(EDM4HEP | {"schema_version": schema}).replace("float iPhi[rad]", "float phi [rad]  // or phi")
-    infos = [
-        CollectionInfo(name=name, data_type=f"edm4hep::{kind}Collection", schema_version=schema)
-        for name, kind in (("C", "Cluster"), ("P", "ReconstructedParticle"))
-    ]
-    with uproot.recreate(tmp_path / "old.root") as file:
-        collections = [(DataModel(json.loads(text)), info) for info in infos]
-        writer = FrameWriter(file, collections=collections, definitions={"edm4hep": (text, (0, 99, 4))})
-        columns = {"phi": np.array([0.25, -2.0]), "iTheta": np.array([1.0, 1.5])}
-        writer.extend({"C": Filled(counts=np.array([2]), columns=columns)}, [{}])
-        writer.finish({})
-    known = schema < SCHEMA_VERSION
-    with nullcontext() if known else pytest.warns(UserWarning, match=r"schema 7 .* not known \(2 to 6 are\)"):
-        path = copy(tmp_path / "old.root")
-    with closing(open_podio(path)) as file:
-        assert file.columns.get("C", member, start=0, stop=1).to_list() == [[0.25, -2.0]]
-        assert file.columns.get("C", "iTheta", start=0, stop=1).to_list() == [[1.0, 1.5]]
-        definition = json.loads(file.definitions()["edm4hep"])
-        assert definition["schema_version"] == max(schema, SCHEMA_VERSION)
-        assert (member, "float") in DataModel(definition).structs["edm4hep::ClusterData"]
-        assert [info.schema_version for info in file.infos()] == [max(schema, SCHEMA_VERSION), schema]
-        assert list(file.version("edm4hep")) == version

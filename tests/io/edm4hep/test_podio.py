@@ -1,5 +1,4 @@
 import json
-import re
 from contextlib import closing
 
 import awkward as ak
@@ -9,7 +8,6 @@ import uproot
 
 from pflow.errors import InputError
 from pflow.io.edm4hep.podio import (
-    CHANGED,
     CollectionInfo,
     DataModel,
     Joined,
@@ -18,7 +16,6 @@ from pflow.io.edm4hep.podio import (
     collection_id,
     count_objects,
     edm4hep_types,
-    evolved,
     expand,
     layer_from_cell_id,
     link_pairs,
@@ -197,15 +194,3 @@ def test_our_types_equal_edm4heps(definition):
 def test_ids_are_hashes_of_names_as_podio_makes_them(cld_podio):
     assert cld_podio.ids_stored
     assert all(collection_id(name) == number for number, name in cld_podio.ids.items())
-
-
-def test_members_of_an_older_schema_become_the_present_ones(definition):
-    older = json.loads(json.dumps(definition | {"schema_version": 5}))
-    lines = older["datatypes"]["edm4hep::Cluster"]["Members"]
-    lines[:] = [re.sub(r"^float +iPhi", "float  phi", line) for line in lines]
-    lines = older["components"]["edm4hep::Quantity"]["Members"]
-    lines[:] = [re.sub(r"^\S+ type", "int16_t type", line) for line in lines]
-    before, after = DataModel(older).structs, DataModel(evolved(older)).structs
-    assert {name for name, members in DataModel(definition).structs.items() if before[name] != members} == set(CHANGED)
-    assert after == DataModel(definition).structs
-    assert evolved(older)["schema_version"] == definition["schema_version"]

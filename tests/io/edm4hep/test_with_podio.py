@@ -50,16 +50,16 @@ def reconstructed(path, out, perfect, **options):
     return out
 
 
-def check(program, out):
-    """Compare the file bit by bit with podio's copy of it."""
+def check(program, out, newer=lambda name: name):
+    """Compare the file bit by bit with podio's copy of it; `newer`: name of a branch there."""
     again = out.with_name("again.root")
     done = subprocess.run([program, out, again], capture_output=True, text=True, check=True)
     with uproot.open(out) as file, uproot.open(again) as copy:
         for category in set(file.keys(cycle=False, filter_classname="TTree")) - {"podio_metadata"}:
             ours, theirs = file[category], copy[category]
-            assert set(ours.keys()) == set(theirs.keys())
+            assert set(map(newer, ours.keys())) == set(theirs.keys())
             for field in (key for key in ours.keys() if not (ours[key].branches or key.startswith("GP"))):  # noqa: SIM118
-                assert ak.array_equal(ours[field].array(), theirs[field].array(), equal_nan=True), field
+                assert ak.array_equal(ours[field].array(), theirs[newer(field)].array(), equal_nan=True), field
         n_tracks, n_hits = (
             ak.count(file["events"][f"{name}/{name}.index"].array())
             for name in ("_PFlow_tracks", "_PFlowClusters_hits")
@@ -76,6 +76,7 @@ def test_podio_reads_and_writes_again_what_pflow_writes(source, program, sample_
 
 
 def test_clusters_of_an_older_edm4hep_keep_their_angle(cld_podio, program, perfect, tmp_path):
+    """EDM4hep 0.99 has phi, 1.0 iPhi: podio reads both in one file."""
     source = InputCopy(cld_podio)
     expected = cld_podio.columns.get("PandoraClusters", "iPhi", start=0, stop=1).to_list()
     with uproot.recreate(tmp_path / "older.root") as to:
@@ -89,6 +90,7 @@ def test_clusters_of_an_older_edm4hep_keep_their_angle(cld_podio, program, perfe
         writer = FrameWriter(to, collections=collections, definitions={"edm4hep": (text, (0, 99, 4))})
         writer.extend(frames, cld_podio.frame_parameters("events", 0, 1))
         writer.finish(source.categories())
-    check(program, reconstructed(tmp_path / "older.root", tmp_path / "out.root", perfect))
+    out = reconstructed(tmp_path / "older.root", tmp_path / "out.root", perfect)
+    check(program, out, lambda name: name.replace("Clusters.phi", "Clusters.iPhi"))
     with uproot.open(tmp_path / "again.root") as file:
         assert file["events"]["PandoraClusters/PandoraClusters.iPhi"].array().to_list() == expected
