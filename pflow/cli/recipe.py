@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import itertools
 import json
 import os
 import shlex
@@ -91,10 +90,9 @@ class TrainingRecipe:
         # Otherwise finished stages of one recipe, or with other files, would be followed by stages of another.
         if path.exists() and (path.parent / "last.ckpt").exists():
             first, _, rest = path.read_text("utf-8").partition("\n")
-            # Those that an earlier version began do not say their options.
-            if plain not in (rest, f"{first}\n{rest}"):
+            if plain != rest:
                 raise ConfigError(f"{path.parent} is of another recipe or variant: choose another --output")
-            if plain == rest and first != given:
+            if first != given:
                 text = f"{path.parent} was made {first[2:]}, and not {given[2:]}"
                 raise ConfigError(f"{text}: give the same options, or choose another --output")
         with disk_errors(path):
@@ -219,11 +217,7 @@ def run_recipe(
         made = read_summary(folder)
         if folder != weights:
             return bool(made)
-        options = recipe.calibration(last, files["val"])
-        # Weights of an earlier version do not say their options, or not their files.
-        without_files = [*itertools.dropwhile(lambda word: not word.startswith("--"), options)]
-        given = made.pop("calibrate", options)
-        return given in (options, without_files) and made == read_summary(last) != {}
+        return made == {**read_summary(last), "calibrate": recipe.calibration(last, files["val"])}
 
     to_run = {name: words for name, (folder, words) in commands.items() if not is_finished(folder)}
     if "calibrate" in to_run:
