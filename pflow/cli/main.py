@@ -174,7 +174,6 @@ OPTIONS: dict[str, dict[str, Any]] = {
         "help": "local:N for N processes, or address of a dask scheduler, whose workers it waits for (pflow[cluster])"
     },
     "force": {"action": "store_true", "help": "replace outputs that exist"},
-    "verbose": {"action": "store_true", "help": "list the events that reached the largest number of particles"},
     "quiet": {"action": "store_true", "help": "no progress bar and no table"},
 }
 """Arguments of argparse's ``add_argument``, by the option's name without dashes."""
@@ -183,7 +182,7 @@ OTHER_DETECTOR = (
     "it, files of another detector are refused"
 )
 """Help of ``--detector`` in verbs that run a model."""
-_SHORT = {"output": "-o", "quiet": "-q", "verbose": "-v"}
+_SHORT = {"output": "-o", "quiet": "-q"}
 
 
 def add_option(parser: argparse._ActionsContainer, name: str, *, otherwise: str = "", **settings: Any) -> None:

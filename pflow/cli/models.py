@@ -73,8 +73,7 @@ def reconstruct_arguments(parser: argparse.ArgumentParser) -> None:
         help="unusable entry: stop without output, or write a flagged empty entry and count it in a warning; with "
         "--output-dir also unusable file: stop, or list it at the end (default: raise)",
     )
-    add_options(parser, "max-particles", "max-hits", "batch-size", "chunk-size", "device")
-    add_options(parser, "cluster", "force", "verbose")
+    add_options(parser, "max-particles", "max-hits", "batch-size", "chunk-size", "device", "cluster", "force")
     add_option(parser, "quiet", help="no progress bar")
 
 
@@ -82,16 +81,13 @@ def reconstruct(args: argparse.Namespace) -> int:
     """Turn events into particles with a trained model: ROOT files in, ROOT files out, entry by entry."""
     from pflow.inference.files import reconstruct_files
 
-    options = {name: value for name, value in vars(args).items() if name not in ("inputs", "quiet", "verbose")}
+    options = {name: value for name, value in vars(args).items() if name not in ("inputs", "quiet")}
     with progress_bar(quiet=args.quiet) as show:
         # A bar at once: the model is loaded before the first events are done.
         show("reconstructing", 0, None)
         options["on_progress"] = functools.partial(show, "reconstructing")
         summary = reconstruct_files(args.inputs, **options)
     print(_report(summary, args.output or args.output_dir))
-    if args.verbose:
-        for path, entry in summary.truncated:
-            print(f"{path}, entry {entry}: cut at its largest number of particles")
     return 0
 
 
@@ -105,17 +101,10 @@ def _report(summary: Summary, place: str) -> str:
         (summary.flagged["BAD_INPUT"], "skipped"),
         (summary.n_left_out, "with hits or tracks left out"),
         (summary.flagged["NOT_FINITE"], "whose numbers are not finite"),
-        (len(summary.truncated), "cut at their largest number of particles"),
+        (summary.flagged["MAX_PARTICLES"], "cut at their largest number of particles"),
     ]
     events = [f"{summary.n_events} events", f"{summary.n_particles} particles"]
     happened = [f"{n} {what}" for n, what in counts if n]
-    momentum, *elsewhere = summary.track_momentum
-    # One event may hold a Lambda or a converted photon, whose tracks are in a neutral particle or in none.
-    for flag, particles, part in zip(
-        ("NEUTRAL_TRACKS", "LOST_TRACKS"), ("neutral particles", "none"), elsewhere, strict=True
-    ):
-        if 2 * summary.flagged[flag] > summary.n_events:
-            happened.append(f"{part / momentum:.1%} of the momentum of tracks in {particles}")
     said = ", ".join([*events, *happened, f"{summary.seconds:.1f} s"])
     return f"{place}: {said} ({summary.model}, detector {summary.detector}, device {summary.device})"
 

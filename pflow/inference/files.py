@@ -248,12 +248,10 @@ class Summary:
     """Events with single hits or tracks that could not be used; flagged ``UNUSABLE_HITS``, ``UNUSABLE_TRACKS``."""
     track_momentum: Floats = dataclasses.field(default_factory=lambda: np.zeros(3))
     """Sums over tracks: all, in neutral particles, unused (`Reconstruction.track_momentum`) [3], GeV."""
+    scales: Scales = dataclasses.field(default_factory=Scales)
+    """Both of the events of one output."""
     flagged: Counter[str] = dataclasses.field(default_factory=Counter)
     """Events with each flag, by its name."""
-    truncated: list[tuple[str, int]] = dataclasses.field(default_factory=list)
-    """Input file and entry of each event that was cut at its largest number of particles."""
-    scales: Scales = dataclasses.field(default_factory=Scales)
-    """Scales, flags and track momentum of the events of one output."""
     seconds: float = 0.0
     """Wall time from the first entry read to the last one written."""
     written: list[Path] = dataclasses.field(default_factory=list)
@@ -265,7 +263,7 @@ class Summary:
 
     def add(self, part: Summary) -> None:
         """Add the events of an output."""
-        for name in ("n_events", "n_particles", "n_left_out", "track_momentum", "flagged", "truncated"):
+        for name in ("n_events", "n_particles", "n_left_out", "flagged"):
             setattr(self, name, getattr(self, name) + getattr(part, name))
 
 
@@ -499,7 +497,7 @@ def write(output: OutputWriter, results: Iterable[Result[Any]], on_progress: Cal
         for _, begun in results:
             if begun is None:  # empty inputs
                 break
-            chunk, wait = begun
+            _, wait = begun
             result = wait()
             for warning in result.warnings:
                 warnings.warn(warning, stacklevel=3)
@@ -511,8 +509,6 @@ def write(output: OutputWriter, results: Iterable[Result[Any]], on_progress: Cal
             total.track_momentum = total.track_momentum + result.track_momentum
             total.flagged.update(count_flags(flags))
             total.scales += result.scales
-            cut = chunk.start + np.flatnonzero(flags & Flag.MAX_PARTICLES)
-            total.truncated += [(chunk.path, int(entry)) for entry in cut]
             on_progress(total.n_events)
     return total
 
