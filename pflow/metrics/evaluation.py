@@ -184,7 +184,6 @@ class Evaluation:
         self.n_targets, self.marks = 0, Columns()
         self.algorithms: dict[str, AlgorithmMetrics] = {}
         self._names: dict[str, dict[str, None]] = {}
-        self.matched_by: dict[str, str] = {}
         # Dictionaries instead of sets, because they keep the order of the files.
         self.samples: dict[str, None] = {}
         self.detectors: dict[str, None] = {}
@@ -214,8 +213,14 @@ class Evaluation:
         """
         check_choice(on_error, ("raise", "skip"), "on_error")
         recos = {algorithm: dataclasses.replace(reco, name=algorithm) for algorithm, reco in reconstructions.items()}
-        for reco in recos.values():
+        rule = self.settings.matching
+        if isinstance(rule, HitMatching):  # a reference assigns no hits
+            events = dataclasses.replace(events, reference=None)
+        for algorithm, reco in recos.items():
             reco.check_events(events)
+            if isinstance(rule, HitMatching) and reco.hit_links is None:
+                text = f"reconstruction '{algorithm}' has no links from hits to its particles"
+                raise InputError(f"{text}: match by energy and angle", field="hit_links")
         # An event that is bad for one algorithm is left out for all, so that all are compared on the same events.
         flags = np.bitwise_or.reduce([events.flags, *(reco.flags for reco in recos.values())])
         lists = {algorithm: reco.particles for algorithm, reco in recos.items()}
@@ -264,7 +269,6 @@ class Evaluation:
                 if getattr(reconstruction, name) is not None:
                     reconstruction.check_links(name, events)
             particles = ParticleTable.from_records(reconstruction.particles)
-            rule = self._rule(algorithm, reconstruction)
             if isinstance(rule, Matching):
                 matches, close = (match(true.truth, particles, of) for of in (rule, rule.close))
             else:
@@ -280,22 +284,10 @@ class Evaluation:
             metrics.parts["track_momentum"].update(reconstruction.track_momentum(events))
             self._names.setdefault(algorithm, {})[reconstruction.name] = None
 
-    def _rule(self, algorithm: str, reconstruction: Reconstruction) -> Matching | HitMatching:
-        """The rule of the settings, or energy and angle for a further algorithm without links from hits."""
-        rule = self.settings.matching
-        if isinstance(rule, HitMatching) and reconstruction.hit_links is None:
-            if algorithm == self.name:
-                text = f"reconstruction '{algorithm}' has no links from hits to its particles"
-                raise InputError(f"{text}: match it by energy and angle", field="hit_links")
-            rule = Matching()
-        if self.matched_by.setdefault(algorithm, rule.definition) != rule.definition:
-            raise ValueError(f"some chunks of reconstruction '{algorithm}' have links from hits and others have none")
-        return rule
-
     def result(self) -> EvaluationResult:
         """The numbers so far."""
         # Figures have their curves by title: of two algorithms with the same one, one would be lost.
-        default, n_titles = self.settings.matching.definition, Counter(self.titles.values())
+        n_titles = Counter(self.titles.values())
         some = next(iter(self.algorithms.values()), None)
         samples = list(self.samples)
         return EvaluationResult(
@@ -304,7 +296,6 @@ class Evaluation:
             name=self.name,
             algorithms={algorithm: metrics.result() for algorithm, metrics in self.algorithms.items()},
             titles={name: f"{title} ({name})" if n_titles[title] > 1 else title for name, title in self.titles.items()},
-            matched_otherwise={name: rule for name, rule in self.matched_by.items() if rule != default},
             sample=", ".join(samples[:2]) + (f" and {len(samples) - 2} more" if len(samples) > 2 else ""),
             detector=", ".join(self.detectors),
             energy="" if some is None else _energy_text(some.parts["event"].columns["true_energy"]),
@@ -486,15 +477,11 @@ def _chunks(
 
     InputError names the first entry that only the truth or only a reconstruction has.
     """
-    chunks, entry = {}, 0
+    entry = 0
     rest: dict[str, Reconstruction] = {}  # read and not yet taken
-    for name, paths in files.items():
-        links: Any = "left out"
-        if isinstance(total.settings.matching, HitMatching):
-            links = "required" if name == total.name else "if there"
-        # A partial keeps this file's `links`: through a lambda, the lazy map would see the last file's.
-        read = functools.partial(iterate_reco, name=collection, chunk_size=chunk_size, links=links)
-        chunks[name] = itertools.chain.from_iterable(map(read, paths))
+    links: Any = "required" if isinstance(total.settings.matching, HitMatching) else "left out"
+    read = functools.partial(iterate_reco, name=collection, chunk_size=chunk_size, links=links)
+    chunks = {name: itertools.chain.from_iterable(map(read, paths)) for name, paths in files.items()}
 
     def take(name: str, n: int) -> int:
         """Read until `n` entries are there, if there are so many; their number."""

@@ -29,9 +29,6 @@ from pflow.show import html_table
 REFERENCE = "reference"
 """Name in the results of the algorithm whose particles are in the truth file (`Events.reference`)."""
 
-WITHOUT_MATCHES = ("count", "event", "track_momentum", "jet_energy", "jets")
-"""Parts of the results that do not depend on the matching of particles."""
-
 SCHEMA = "pflow-metrics-5"
 """Changes when a key is renamed, removed or redefined, not when one is added."""
 
@@ -211,9 +208,8 @@ def label_of(key: str) -> str:
 class EvaluationSettings:
     """Options that the numbers of an evaluation depend on.
 
-    `rule` to `invisible` are options of `pflow.event.truth.select_targets`, `e_min` in GeV. For `matching` by hits, the
-    algorithm under evaluation must have links from hits to its particles; other algorithms without such links are
-    matched by energy and angle, and the result names them.
+    `rule` to `invisible` are options of `pflow.event.truth.select_targets`, `e_min` in GeV. For `matching` by hits, all
+    reconstructions must have links from hits to their particles; the files' reference, which has none, is left out.
 
     >>> EvaluationSettings(rule="calo", e_min=0.5).matching.cut
     3.0
@@ -252,8 +248,6 @@ class EvaluationResult:
         Results by algorithm: `name` first; ``oracle`` on request; ``reference`` if the truth file has a reference.
     titles
         Name of each algorithm for tables and plots.
-    matched_otherwise
-        Definition of the matching of each algorithm that cannot be matched by the rule of `settings`.
     sample, detector, energy
         Texts for tables and plots: names of the truth files, of the detector, and the events' true visible energies.
     """
@@ -266,7 +260,6 @@ class EvaluationResult:
     name: str
     algorithms: dict[str, Tree]
     titles: dict[str, str]
-    matched_otherwise: dict[str, str] = dataclasses.field(default_factory=dict)
     sample: str = ""
     detector: str = ""
     energy: str = ""
@@ -346,7 +339,6 @@ def document(result: EvaluationResult, *, inputs: Mapping[str, Any] | None = Non
                 "cost": settings.matching.cost,
                 "cut": settings.matching.cut,
                 "definition": settings.matching.definition,
-                "algorithms_matched_otherwise": result.matched_otherwise,
             },
             "interval": f"68.3%, by {N_RESAMPLES} resamples of the events; of counts of events by Clopper and Pearson",
         },
@@ -369,23 +361,12 @@ def document(result: EvaluationResult, *, inputs: Mapping[str, Any] | None = Non
 
 
 def differences(result: EvaluationResult) -> dict[str, dict[str, Number]]:
-    """Paired differences of all algorithms to the baseline by name and key; none without a baseline.
-
-    Between algorithms that are matched by different rules, only of `WITHOUT_MATCHES`.
-    """
-    trees, rules, base = dict(result.algorithms), result.matched_otherwise, result.baseline or ""
-    baseline = trees.pop(base, None)
+    """Paired differences of all algorithms to the baseline by name and key; none without a baseline."""
+    trees = dict(result.algorithms)
+    baseline = trees.pop(result.baseline or "", None)
     if baseline is None:
         return {}
-    pairs = {name: paired(tree, baseline) for name, tree in trees.items() if tree["places"] == baseline["places"]}
-    return {
-        name: {
-            key: number
-            for key, number in pair.items()
-            if rules.get(name) == rules.get(base) or key.partition(".")[0] in WITHOUT_MATCHES
-        }
-        for name, pair in pairs.items()
-    }
+    return {name: paired(tree, baseline) for name, tree in trees.items() if tree["places"] == baseline["places"]}
 
 
 def _cells(result: EvaluationResult) -> tuple[list[str], list[list[list[str]]]]:
@@ -516,30 +497,29 @@ def fakes_below(settings: EvaluationSettings) -> list[str]:
 
 def method(result: EvaluationResult) -> str:
     """Sentences on truth rule, matching, errors and missing jets."""
-    settings = result.settings
+    settings, rule = result.settings, result.settings.matching
     tracks = "" if settings.use_tracks else ", tracks not used"
-    otherwise = "".join(
-        f" {result.titles.get(name, name)} assigns no hits and is matched by another rule (no differences): "
-        f"{definition}."
-        for name, definition in result.matched_otherwise.items()
-    )
+    sentences = [
+        f"Truth: rule '{settings.rule}', energy above {settings.e_min:g} GeV{tracks}.",
+        f"Matching: {rule.definition}.",
+    ]
+    if isinstance(rule, HitMatching):
+        sentences.append("A reference in the files, which assigns no hits, is left out.")
     unlinked = [result.titles.get(name, name) for name, tree in result.algorithms.items() if _without_track_links(tree)]
     if 0 < len(unlinked) < len(result.algorithms):
-        otherwise += f" Tracks in none, of {', '.join(unlinked)} without links from tracks: in no charged particle."
-    with_jets = any("jets" in tree for tree in result.algorithms.values())
-    jets = "" if with_jets else " Jets are left out: fastjet is not installed (pip install 'pflow[jets]')."
-    more = fakes_below(settings)
+        sentences.append(f"Tracks in none, of {', '.join(unlinked)} without links from tracks: in no charged particle.")
+    costs = f"cost at most {rule.close.cut:g}; loose efficiency, fakes and all else: {rule.cut:g}"
+    sentences.append(f"Efficiency: matches of {costs}.")
     if any("jet_energy" in tree for tree in result.algorithms.values()):
-        more.insert(0, "Events of two jets at rest: resolution is sqrt(2) RMS90 / Mean90, scale Mean90 / sqrt(s).")
-    return (
-        f"Truth: rule '{settings.rule}', energy above {settings.e_min:g} GeV{tracks}. "
-        f"Matching: {settings.matching.definition}.{otherwise} "
-        f"Efficiency: matches of cost at most {settings.matching.close.cut:g}; loose efficiency, fakes and all else: "
-        f"{settings.matching.cut:g}. "
-        f"{''.join(f'{sentence} ' for sentence in more)}"
+        sentences.append("Events of two jets at rest: resolution is sqrt(2) RMS90 / Mean90, scale Mean90 / sqrt(s).")
+    sentences += [
+        *fakes_below(settings),
         "Sums are of the particles as they stand. Errors: half the 68.3% interval, by resampling events; differences "
-        f"are of the same events. All numbers: metrics.json.{jets}"
-    )
+        "are of the same events. All numbers: metrics.json.",
+    ]
+    if not any("jets" in tree for tree in result.algorithms.values()):
+        sentences.append("Jets are left out: fastjet is not installed (pip install 'pflow[jets]').")
+    return " ".join(sentences)
 
 
 def _plain(tree: Mapping[str, Any]) -> dict[str, Any]:

@@ -339,28 +339,19 @@ def test_matching_by_hits_ignores_energy_and_angle(truth, make_reco):
     assert tree["class"]["neutral_hadron"]["fake_rate"].value == 1.0
     evaluation = Evaluation(name="oracle", oracle=True, settings=BY_HITS)
     evaluation.update(truth, {})
-    result = evaluation.result()
-    assert result.algorithms["oracle"]["class"]["all"]["efficiency"].value == 1.0
-    assert result.matched_otherwise == {}
+    assert evaluation.result().algorithms["oracle"]["class"]["all"]["efficiency"].value == 1.0
 
 
-def test_algorithms_without_hits_are_matched_by_energy_and_angle(truth, reco):
+def test_matching_by_hits_needs_links_of_all_and_leaves_out_the_reference(truth, reco):
     evaluation = Evaluation(settings=BY_HITS, oracle=True)
     events = dataclasses.replace(truth, reference=reco.particles, reference_name="Classic")
-    evaluation.update(events, {"PFlow": linked(reco), "Bare": reco, "Linked": linked(reco)})
+    evaluation.update(events, {"PFlow": linked(reco), "Linked": linked(reco)})
     result = evaluation.result()
-    assert result.matched_otherwise == dict.fromkeys(["Bare", "reference"], Matching().definition)
-    by_energy = pflow.evaluate(reco, truth).algorithms["PFlow"]
-    assert same(result.algorithms["reference"], by_energy)
-    assert same(result.algorithms["Bare"], by_energy)
+    assert list(result.algorithms) == ["PFlow", "Linked", "oracle"]
     assert same(result.algorithms["Linked"], result.algorithms["PFlow"])
-
-
-def test_chunks_of_an_algorithm_with_and_without_hits_are_refused(truth, reco):
-    evaluation, with_hits = Evaluation(settings=BY_HITS), linked(reco)
-    evaluation.update(truth[:1], {"PFlow": with_hits[:1], "Other": with_hits[:1]})
-    with pytest.raises(ValueError, match="some chunks of reconstruction 'Other' have links"):
-        evaluation.update(truth[1:], {"PFlow": with_hits[1:], "Other": reco[1:]})
+    assert "A reference in the files, which assigns no hits, is left out." in method(result)
+    with pytest.raises(InputError, match="reconstruction 'Bare' has no links from hits to its particles: match by"):
+        evaluation.update(events, {"PFlow": linked(reco), "Bare": reco})
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 import pflow
-from pflow.metrics.report import DEFINITIONS, SCHEMA, TABLE_ROWS, differences, document, number_text, pattern_of, table
+from pflow.metrics.report import DEFINITIONS, SCHEMA, TABLE_ROWS, document, number_text, pattern_of, table
 from pflow.metrics.stats import Number, Series, leaves
 from pflow.physics.pdg import CLASSES
 
@@ -148,14 +148,3 @@ def test_table_shows_algorithms_numbers_and_settings(result):
 )
 def test_numbers_have_two_digits_of_their_error(number, text):
     assert number_text(number) == text
-
-
-def test_algorithms_matched_by_another_rule_are_named(result):
-    changed = dataclasses.replace(result, matched_otherwise={"reference": "by angle"})
-    assert document(changed)["settings"]["matching"]["algorithms_matched_otherwise"] == {"reference": "by angle"}
-    assert "Classic assigns no hits and is matched by another rule (no differences): by angle." in printed(changed)
-    assert "another rule" not in printed(result)
-    same, other = differences(result)[result.name], differences(changed)[result.name]
-    assert "energy_weighted_efficiency" in same
-    assert {key.partition(".")[0] for key in other} <= {"count", "event", "track_momentum", "jet_energy", "jets"}
-    assert {key for key in same if key.startswith("event.")} <= set(other)
