@@ -48,11 +48,6 @@ class ShowerCalibration:
     cos_edges: tuple[float, ...]
     angular: Mapping[str, tuple[float, ...]]
 
-    def __post_init__(self) -> None:
-        for kind in KINDS:
-            if kind not in self.factors or len(self.angular.get(kind, ())) != len(self.cos_edges) - 1:
-                raise ValueError(f"{kind} showers need factors and a correction for each bin of cos_edges")
-
     @classmethod
     def unit(cls, detector: Detector) -> ShowerCalibration:
         """No correction, for detectors without a fit."""

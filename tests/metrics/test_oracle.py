@@ -5,7 +5,6 @@ import awkward as ak
 import numpy as np
 import pytest
 
-from pflow.config import from_plain, to_plain
 from pflow.errors import ConfigError
 from pflow.event.events import concatenate
 from pflow.event.truth import select_targets
@@ -156,20 +155,6 @@ def test_calibrated_energies():
         kind=np.array([0, 1, 1, 1]), energy=energy, abs_cos_theta=np.array([0.5, 0.5, 0, 1])
     )
     assert calibrated == pytest.approx([24.0, 48.0, 30.0, 60.0])
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"factors": {"hadronic": {}}}, "mine.yaml: electromagnetic showers need factors"),
-        ({"cos_edges": [0.0, 1.0]}, "a correction for each bin of cos_edges"),
-        ({"angular": {}}, "a correction for each bin of cos_edges"),
-        ({"origin": 3}, "'origin' must be text"),
-    ],
-)
-def test_invalid_calibrations_are_refused(change, message):
-    with pytest.raises(ConfigError, match=message):
-        from_plain(ShowerCalibration, to_plain(ShowerCalibration(**CALIBRATION)) | change, "mine.yaml")
 
 
 def test_calibration_by_the_name_of_the_detector():
