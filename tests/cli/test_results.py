@@ -153,13 +153,6 @@ def test_numbers_are_written_before_the_figures(evaluated, tmp_path):
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["metrics.json"]
 
 
-@pytest.mark.parametrize("quiet", [[], ["-q"]])
-def test_a_bar_shows_how_far_the_drawing_is(evaluated, quiet):
-    with patch("pflow.plots.evaluation.figures", return_value={}), patch("rich.progress.track", return_value=[]) as bar:
-        assert evaluated("--no-oracle", *quiet) == 0
-    assert (bar.call_args.kwargs["description"], bar.call_args.kwargs["disable"]) == ("drawing", bool(quiet))
-
-
 def metrics(folder):
     return json.loads((folder / "metrics.json").read_text())
 

@@ -244,20 +244,6 @@ def outputs(folder):
     return sorted(path.name for path in folder.iterdir())
 
 
-def test_each_input_has_its_output_and_a_second_run_makes_those_that_lack(inputs, run, tmp_path, same_reco):
-    run(inputs[:2], chunk_size=2)
-    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "reco").iterdir()}
-    summary = run(inputs, chunk_size=2)
-    assert outputs(tmp_path / "reco") == ["run0.reco.root", "run1.reco.root", "run2.reco.root"]
-    assert [path.name for path in summary.finished_before] == ["run0.reco.root", "run1.reco.root"]
-    assert [path.name for path in summary.written] == ["run2.reco.root"]
-    assert summary.n_events == N_EVENTS
-    assert {path: path.stat().st_mtime_ns for path in before} == before
-    run([inputs[1]], output=tmp_path / "alone.root", output_dir=None, chunk_size=2)
-    alone, together = (read_reco(tmp_path / name) for name in ("alone.root", "reco/run1.reco.root"))
-    assert same_reco(together, alone)
-
-
 def test_a_damaged_output_is_made_again_by_force_only(inputs, run, tmp_path):
     run(inputs[:1])
     path = tmp_path / "reco" / "run0.reco.root"
@@ -286,8 +272,12 @@ def test_a_run_that_is_killed_goes_on_where_it_was(inputs, run, tmp_path, same_r
     assert os.WTERMSIG(os.waitpid(child, 0)[1]) == signal.SIGKILL
     assert "run0.reco.root" in outputs(tmp_path / "reco")
     assert not {"run1.reco.root", "run2.reco.root"} & set(outputs(tmp_path / "reco"))
+    before = (tmp_path / "reco" / "run0.reco.root").stat().st_mtime_ns
     summary = run(inputs, chunk_size=1)
     assert [path.name for path in summary.finished_before] == ["run0.reco.root"]
+    assert [path.name for path in summary.written] == ["run1.reco.root", "run2.reco.root"]
+    assert summary.n_events == 2 * N_EVENTS
+    assert (tmp_path / "reco" / "run0.reco.root").stat().st_mtime_ns == before
     assert outputs(tmp_path / "reco") == outputs(tmp_path / "undisturbed")
     for name in outputs(tmp_path / "undisturbed"):
         assert same_reco(*(read_reco(tmp_path / folder / name) for folder in ("undisturbed", "reco")))

@@ -158,13 +158,6 @@ def test_thrust_is_that_of_the_best_of_all_subsets(seed):
     assert np.abs(momenta @ axis).sum() / np.linalg.norm(momenta, axis=1).sum() == pytest.approx(value)
 
 
-def test_thrust_of_one_line_and_of_three_equal_momenta():
-    assert thrust(np.array([[0.0, 0, 2], [0, 0, -2]]))[0] == pytest.approx(1)
-    angles = np.radians([0, 120, 240])
-    star = np.stack([np.cos(angles), np.sin(angles), 0 * angles], axis=1)
-    assert thrust(star)[0] == pytest.approx(2 / 3)
-
-
 def two_jets(energy, theta):
     return [(211, energy / 2, theta, 0), (-211, energy / 2, 180 - theta, 180)]
 
