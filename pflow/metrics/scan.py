@@ -493,11 +493,6 @@ class ScanResult:
         for result in self.points:
             for limit in result.limits:
                 texts.setdefault(limit.text, []).append(result.point.name)
-        references: dict[str, list[str]] = {}
-        for result in self.points:
-            if REFERENCE in result.titles and result.point.kind != "tuned":
-                references.setdefault(result.titles[REFERENCE], []).append(result.point.name)
-        differ = "; ".join(f"{title} in {', '.join(names)}" for title, names in references.items())
         others = [
             f"{r.point.name} {r.events} ({self.n_shared(r)} are the same)"
             for r in self.points
@@ -511,7 +506,6 @@ class ScanResult:
             self.verdict,
             *self.notes,
             *(f"{', '.join(names)}: {text}." for text, names in texts.items()),
-            *([f"References of several algorithms, which their ratios compare: {differ}."] * (len(references) > 1)),
             f"{paired}.",
         ]
 

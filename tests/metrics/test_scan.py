@@ -13,7 +13,7 @@ from pflow.errors import ConfigError
 from pflow.event.move import Move
 from pflow.io.open import read_events
 from pflow.metrics.oracle import ORACLE
-from pflow.metrics.report import DEFINITIONS, REFERENCE, number_text, pattern_of, short_text
+from pflow.metrics.report import DEFINITIONS, number_text, pattern_of, short_text
 from pflow.metrics.scan import (
     HEADLINES,
     MODEL,
@@ -250,6 +250,3 @@ def test_events_of_other_samples_are_said():
     points = [*result.points[:2], half, result.points[3]]
     text = dataclasses.replace(result, points=points).sentences[-1]
     assert "partly or not paired, and ratios of other events, too: nominal has 200, cells=4 200 (50 are the" in text
-    points[:2] = [dataclasses.replace(of, titles={REFERENCE: f"of {of.point.name}"}) for of in points[:2]]
-    text = dataclasses.replace(result, points=points).sentences[-2]
-    assert text.endswith("which their ratios compare: of nominal in nominal; of cells=2 in cells=2.")
