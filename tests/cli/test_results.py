@@ -21,6 +21,7 @@ from pflow.io.open import open_events, read_events
 from pflow.io.particles_root import RecoWriter
 from pflow.io.root import file_uuid
 from pflow.plots.evaluation import figures
+from pflow.plots.report import plot_scan
 
 N_EVENTS = 5
 SHOWN = ("response", "efficiency_vs_energy_by_class")
@@ -283,10 +284,11 @@ def test_oracle_plots_and_table_can_be_left_out(evaluated, tmp_path, capsys):
 
 @pytest.fixture(scope="module")
 def scanned(sample_dir, tmp_path_factory):
-    """The folder of a scan of three hadronic Z decays, in a folder to be made."""
-    out = tmp_path_factory.mktemp("scan") / "cells"
+    """The folder of a scan of three hadronic Z decays, in a folder to be made, with one figure."""
+    out, shown = tmp_path_factory.mktemp("scan") / "cells", "fake_energy_fraction"
     words = [sample_dir / "zqq_test_small.root", "--vary", "cells=1,2", "--entries", 3, "-o", out, "--no-oracle", "-q"]
-    assert main(["scan", *map(str, words)]) == 0
+    with patch("pflow.plots.report.scan_figures", lambda result: {shown: plot_scan(result, shown)}):
+        assert main(["scan", *map(str, words)]) == 0
     return out
 
 
