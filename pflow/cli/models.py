@@ -99,7 +99,8 @@ def _report(summary: Summary, place: str) -> str:
         (len(summary.finished_before), "there before"),
         (len(summary.failed), "left out"),
         (summary.flagged["BAD_INPUT"], "skipped"),
-        (summary.n_left_out, "with hits or tracks left out"),
+        (summary.flagged["UNUSABLE_HITS"], "with hits left out"),
+        (summary.flagged["UNUSABLE_TRACKS"], "with tracks left out"),
         (summary.flagged["NOT_FINITE"], "whose numbers are not finite"),
         (summary.flagged["MAX_PARTICLES"], "cut at their largest number of particles"),
     ]

@@ -244,8 +244,6 @@ class Summary:
     device: str = ""
     n_events: int = 0
     n_particles: int = 0
-    n_left_out: int = 0
-    """Events with single hits or tracks that could not be used; flagged ``UNUSABLE_HITS``, ``UNUSABLE_TRACKS``."""
     track_momentum: Floats = dataclasses.field(default_factory=lambda: np.zeros(3))
     """Sums over tracks: all, in neutral particles, unused (`Reconstruction.track_momentum`) [3], GeV."""
     scales: Scales = dataclasses.field(default_factory=Scales)
@@ -263,7 +261,7 @@ class Summary:
 
     def add(self, part: Summary) -> None:
         """Add the events of an output."""
-        for name in ("n_events", "n_particles", "n_left_out", "flagged"):
+        for name in ("n_events", "n_particles", "flagged"):
             setattr(self, name, getattr(self, name) + getattr(part, name))
 
 
@@ -501,13 +499,12 @@ def write(output: OutputWriter, results: Iterable[Result[Any]], on_progress: Cal
             result = wait()
             for warning in result.warnings:
                 warnings.warn(warning, stacklevel=3)
-            reconstruction, flags = result.reconstruction, result.reconstruction.flags
+            reconstruction = result.reconstruction
             writer.extend(reconstruction)
             total.n_events += len(reconstruction)
             total.n_particles += int(ak.count(reconstruction.particles.pdg))
-            total.n_left_out += int(np.count_nonzero(flags & (Flag.UNUSABLE_HITS | Flag.UNUSABLE_TRACKS)))
             total.track_momentum = total.track_momentum + result.track_momentum
-            total.flagged.update(count_flags(flags))
+            total.flagged.update(count_flags(reconstruction.flags))
             total.scales += result.scales
             on_progress(total.n_events)
     return total
