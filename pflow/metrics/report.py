@@ -403,11 +403,11 @@ def table(result: EvaluationResult, *, width: int | None = None) -> Table:
 
     In a terminal too narrow for it, of `width` characters, 0.936(18) stands for 0.936 ±0.018, and labels are wrapped.
     """
-    texts: dict[str, Any] = {"title": summary(result), "caption": method(result)}
-    made = terminal_table(*_cells(result), **texts)
+    cells, texts = _cells(result), dict[str, Any](title=summary(result), caption=method(result))
+    made = terminal_table(*cells, **texts)
     # Measured on a far wider console: on its own, rich would squeeze the columns until they fit.
     too_wide = width is not None and Console(width=10 * width).measure(made).maximum > width
-    return terminal_table(*_cells(result), **texts, short=True) if too_wide else made
+    return terminal_table(*cells, **texts, short=True) if too_wide else made
 
 
 def terminal_table(

@@ -14,7 +14,6 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from html import escape
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -85,8 +84,6 @@ def html_page(
 def report_page(result: EvaluationResult, content: Mapping[str, Any], images: Mapping[str, bytes]) -> str:
     """HTML of a result with its `content` of ``metrics.json`` and PNG `images` by name."""
     inputs, matching = content.get("inputs", {}), result.settings.matching
-    truth = [Path(path).name for path in inputs.get("truth", [])]
-    samples = ", ".join(truth[:3]) + (f" and {len(truth) - 3} more" if len(truth) > 3 else "")
     facts = []
     for name, paths in inputs.get("reco", {}).items():
         known = [paths if isinstance(paths, str) else f"{len(paths)} files"]
@@ -96,7 +93,7 @@ def report_page(result: EvaluationResult, content: Mapping[str, Any], images: Ma
             known.append(f"detector {made['configuration']['tokeniser']['detector']['name']}")
         facts.append((result.titles.get(name, name), ", ".join(known)))
     return html_page(
-        f"pflow evaluation: {result.titles.get(result.name, result.name)}" + (f" on {samples}" if truth else ""),
+        f"pflow evaluation: {result.titles.get(result.name, result.name)} on {result.sample or 'events in memory'}",
         facts,
         [f'<p>{escape(summary(result))}.</p><p class="note">{escape(method(result))}</p>'],
         html(result),
