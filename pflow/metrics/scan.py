@@ -551,20 +551,18 @@ class ScanResult:
         made = terminal_table(*self.cells(), **style)
         if Console(width=10 * width).measure(made).maximum <= width:
             return [made]
-
-        def under(title: str, rows: list[list[str]]) -> list[list[str]]:
-            """The rows of an algorithm under its name."""
-            head = [title, *[""] * (len(rows[0]) - 1)]
-            return [head, *([f"  {name.removeprefix(title).lstrip(', ')}", *cells] for name, *cells in rows)]
-
-        def narrow(keys: Sequence[str]) -> tuple[list[str], list[list[list[str]]]]:
-            heads, sections = self.cells(keys)
-            return heads, [under(*section) for section in zip(self.algorithms.values(), sections, strict=True)]
-
-        name_width = 2 + max(len(row[0]) for section in narrow([])[1] for row in section)
+        (first, *heads), sections = self.cells(self.headlines)
+        for title, rows in zip(self.algorithms.values(), sections, strict=True):
+            for row in rows:
+                row[0] = f"  {row[0].removeprefix(title).lstrip(', ')}"
+            rows.insert(0, [title, *[""] * len(heads)])
+        name_width = 2 + max(len(row[0]) for rows in sections for row in rows)
         n = max(1, (width - name_width) // 13)  # characters of a number
-        parts = [self.headlines[start : start + n] for start in range(0, len(self.headlines), n)]
-        return [terminal_table(*narrow(keys), **style, short=True) for keys in parts]
+        tables = []
+        for start in range(0, len(heads), n):
+            part = [[[row[0], *row[1:][start : start + n]] for row in rows] for rows in sections]
+            tables.append(terminal_table([first, *heads[start : start + n]], part, **style, short=True))
+        return tables
 
     def rows(self) -> Iterator[dict[str, Any]]:
         """One row for each point, algorithm and key: ``scan.csv``. `change`: to nominal; `to_model`: to its nominal."""
