@@ -444,7 +444,6 @@ def test_a_second_ctrl_c_stops_at_once(tiny, data, monkeypatch, capsys):
         ("--trainer.max_epoch=3", "nearest matches: --trainer.max_epochs"),  # no abbreviation of it
         (f"{NETWORK}.widht=3", "nearest matches: --network.width"),
         ("--data.batch_size=x", "error: --data.batch_size: expected int, found x"),
-        ("--model.lr=abc", "error: --model.lr: expected float, found abc"),
         ("--trainer.max-epochs=2.5", "error: --trainer.max_epochs: expected int, found 2.5"),
         ("--seed-everything=x", "error: --seed_everything: expected bool or int, found x"),
         ("--model.optimiser=adam", "error: --model.optimiser: expected one of 'adamw', 'muon', found adam"),
@@ -455,7 +454,6 @@ def test_a_second_ctrl_c_stops_at_once(tiny, data, monkeypatch, capsys):
         ("--config={}/a.yaml", "nearest matches: --trainer.max_steps"),
         ("--model.reconstructor.width=3", "nearest matches: --network.width"),
         ("--learning-rate=1", "nearest matches: --model.lr"),
-        ("--model.wd=1", "nearest matches: --model.weight_decay"),
         ("--batch-size=1", "nearest matches: --data.batch_size"),
         ("--model.start-from=general", "--model.start_from takes the value of --start-from"),
         ("--data.train=a.root b.root", "rguments: b.root: several files are a list, '[a.root, b.root]', or a pattern"),

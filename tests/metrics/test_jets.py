@@ -74,7 +74,6 @@ def test_jets_are_the_sums_of_their_constituents(sample_dir, options):
         {"n_jets": 0},
         {"n_jets": 2.5},
         {"n_jets": True},
-        {"n_jets": 2.0},
         {"radius": 0.0},
         {"radius": 4.0},
     ],
