@@ -88,12 +88,6 @@ def test_the_page_has_numbers_and_provenance_names_as_text_and_loads_nothing(res
     assert "A &amp; B" in page
 
 
-def test_a_browser_shows_the_page_without_errors(result, open_in_browser):
-    shown = open_in_browser(report(result, {"response": rendered(Figure(), "png")}))
-    assert shown["seen"] == shown["resources"] == []
-    assert "7 events" in shown["text"]
-
-
 KEYS = ("jet_energy.91.resolution", "fake_energy_fraction")
 
 
