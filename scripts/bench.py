@@ -11,9 +11,9 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
-from benchmarks import gpu, io, latency, paired, reconstruct
+from benchmarks import gpu, latency, reconstruct
 
-BENCHMARKS = (io, reconstruct, latency, paired, gpu)
+BENCHMARKS = (reconstruct, latency, gpu)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -4,7 +4,6 @@
     python scripts/results.py cld          # the same of CLD, simplified and in full simulation
     python scripts/results.py variations   # `general` on disturbed events, and on events moved into other detectors
     python scripts/results.py scans        # `pflow scan` of both detectors
-    python scripts/results.py simulated 91 200    # radius and field of an ILD-like detector, sizes of merged cells
     python scripts/results.py fine-tuning    # `general` fine-tuned with few events of a detector in no training
     python scripts/results.py paper        # the first paper's set-ups, trained with three seeds
     python scripts/results.py oracle-calibration   # configs/oracle
@@ -19,19 +18,10 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
-from measurements import (
-    fine_tuning,
-    oracle_calibration,
-    paper,
-    physics_reference,
-    scans,
-    shipped,
-    simulated,
-    variations,
-)
+from measurements import fine_tuning, oracle_calibration, paper, physics_reference, scans, shipped, variations
 from measurements.tables import write_tables
 
-MODULES = (fine_tuning, paper, variations, scans, simulated, oracle_calibration, physics_reference)
+MODULES = (fine_tuning, paper, variations, scans, oracle_calibration, physics_reference)
 
 
 def measure(args: argparse.Namespace) -> None:

@@ -16,11 +16,11 @@ from pflow.data.dataset import Padder
 from pflow.event.events import Events
 
 
-def add_common_options(parser: argparse.ArgumentParser, *, events: int, runs: int = 3, model: str = "general") -> None:
-    """Declare the options that all benchmarks have, with a benchmark's own defaults."""
-    parser.add_argument("--checkpoint", default=model, help="default: %(default)s")
+def add_common_options(parser: argparse.ArgumentParser, *, events: int) -> None:
+    """Declare the options that benchmarks of a reconstruction have."""
+    parser.add_argument("--checkpoint", default="general", help="default: %(default)s")
     parser.add_argument("--events", type=int, default=events, help="first events of a file (default: %(default)s)")
-    parser.add_argument("--runs", type=int, default=runs, help="repeats; the fastest counts (default: %(default)s)")
+    parser.add_argument("--runs", type=int, default=3, help="repeats; the fastest counts (default: %(default)s)")
 
 
 def timed(runs: int, work: Callable[[], Any]) -> tuple[Any, float, float]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import itertools
-from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from measurements.rows import DATA, REPORT, fill, table
@@ -25,11 +24,6 @@ def run(args: argparse.Namespace) -> None:
         file = args.data_dir / folder / "zqq_val.root"
         result = scan(file, vary=VARIED, entries=args.events, checkpoint=GENERAL, on_progress=print)
         heads, sections = result.cells(result.headlines)
-        write(f"scan_{folder}", heads, itertools.chain(*sections))
+        rows = [[cell.replace("PFlow", f"`{GENERAL}`") for cell in row] for row in itertools.chain(*sections)]
+        fill(REPORT, {f"scan_{folder}": table(["", *heads[1:]], rows)})
         print(*result.sentences, sep="\n")
-
-
-def write(name: str, heads: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """Write the table of a scan into the document."""
-    lines = [[cell.replace("PFlow", f"`{GENERAL}`") for cell in row] for row in rows]
-    fill(REPORT, {name: table(["", *heads[1:]], lines)})

@@ -13,10 +13,8 @@ from pflow.io.open import read_events
 
 CHECKOUT = Path(bench.__file__).resolve().parents[1]
 OPTIONS = {
-    "io": ["zqq_test_small.root", "--events", "2", "--runs", "1"],
     "reconstruct": ["gammasep_test_small.root", "--events", "2", "--runs", "1"],
     "latency": ["gammasep_test_small.root", "--events", "2", "--runs", "1", "--engines", "torch"],
-    "paired": ["multi_test_small.root", "--other", str(CHECKOUT), "--events", "4", "--runs", "1"],
 }
 
 

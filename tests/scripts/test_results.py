@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import results
-from measurements import fine_tuning, rows, shipped, simulated, tables
+from measurements import fine_tuning, rows, shipped, tables
 from measurements.rows import CSV, REPORT, ROOT, Row, read_rows, replace_table, write_rows
 from pflow.checkpoint import read_checkpoint
 from pflow.config import config_dir, shipped_models, weights_dir
@@ -29,7 +29,7 @@ def test_the_documents_hold_the_tables_of_the_results(monkeypatch):
 def test_every_figure_of_the_report_and_every_row_of_a_sample_is_there():
     links = [line.rpartition("(")[2].rstrip(")") for line in REPORT.read_text("utf-8").splitlines() if line[:2] == "!["]
     drawn = {name for of_model in shipped.FIGURES.values() for name in of_model}
-    drawn |= {f"{name}_{folder}" for name in simulated.FIGURES for folder in ("91", "200")}
+    drawn |= {f"radius_field{photons}_{gev}" for photons in ("", "_photons") for gev in (91, 200)}  # of `pflow.scan`
     assert {ROOT / link for link in links} == {rows.RESULTS / "figures" / f"{name}.png" for name in drawn}
     assert all((ROOT / link).is_file() for link in links)
     measured = {(model, sample.name) for verb in shipped.SAMPLES.values() for sample in verb for model in sample.models}
