@@ -4,7 +4,6 @@
     python scripts/results.py cld          # the same of CLD, simplified and in full simulation
     python scripts/results.py variations   # `general` on disturbed events, and on events moved into other detectors
     python scripts/results.py scans        # `pflow scan` of both detectors
-    python scripts/results.py fine-tuning    # `general` fine-tuned with few events of a detector in no training
     python scripts/results.py paper        # the first paper's set-ups, trained with three seeds
     python scripts/results.py oracle-calibration   # configs/oracle
     python scripts/results.py physics-reference    # tests/data/physics_reference.json
@@ -18,10 +17,10 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
-from measurements import fine_tuning, oracle_calibration, paper, physics_reference, scans, shipped, variations
+from measurements import oracle_calibration, paper, physics_reference, scans, shipped, variations
 from measurements.tables import write_tables
 
-MODULES = (fine_tuning, paper, variations, scans, oracle_calibration, physics_reference)
+MODULES = (paper, variations, scans, oracle_calibration, physics_reference)
 
 
 def measure(args: argparse.Namespace) -> None:

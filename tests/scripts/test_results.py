@@ -6,10 +6,9 @@ from pathlib import Path
 import pytest
 
 import results
-from measurements import fine_tuning, rows, shipped, tables
+from measurements import rows, shipped, tables
 from measurements.rows import CSV, REPORT, ROOT, Row, read_rows, replace_table, write_rows
-from pflow.checkpoint import read_checkpoint
-from pflow.config import config_dir, shipped_models, weights_dir
+from pflow.config import shipped_models, weights_dir
 from pflow.io.flat import write_events
 from pflow.io.open import read_events
 
@@ -106,26 +105,3 @@ def test_the_papers_set_ups_are_trained_and_measured_over_the_seeds(sample, tmp_
     ]
     assert ["±" in line for line in lines] == [True, False, False] * 2
     assert (CSV.read_bytes(), REPORT.read_bytes()) == before
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:in . of 5 events")  # after some steps of training
-@pytest.mark.usefixtures("no_figures")
-def test_general_is_fine_tuned_and_measured(sample_dir, tmp_path, monkeypatch):
-    """Here another detector takes the place of the one that was in no training."""
-    folder, written = tmp_path / "edm4hep", []
-    folder.mkdir()
-    (folder / "tiles_zqq.edm4hep.root").symlink_to(sample_dir / "cld_zqq_small.edm4hep.root")
-    (folder / "tiles.yaml").symlink_to(config_dir() / "detector" / "cld.yaml")
-    monkeypatch.setattr(fine_tuning, "FINE_TUNED", {8: "of eight"})
-    monkeypatch.setattr(fine_tuning, "write_rows", lambda rows, **options: written.extend(rows))
-    monkeypatch.setattr(fine_tuning, "write_tables", lambda: None)
-    names = {"train": "train", "val": "test"}
-    files = [f"--{split}={sample_dir / f'cld_multi_{name}_small.root'}" for split, name in names.items()]
-    options = ["--steps=4", f"--data-dir={tmp_path}", f"--output={tmp_path / 'runs'}"]
-    results.main(["fine-tuning", *files, *options])
-    assert read_checkpoint(tmp_path / "runs" / "8" / "calibrated").header.provenance["n_events"] == 8
-    assert {(row.model, row.sample) for row in written} == {("of eight", "edm4hep/tiles_zqq")}
-    values = {row.quantity: row for row in written}
-    assert values[shipped.EFFICIENCY].value > 50
-    assert values[shipped.EFFICIENCY].reference > 50
