@@ -1,7 +1,5 @@
 """The notebooks run from top to bottom, and their stored outputs are small and need no kernel."""
 
-import base64
-import io
 import itertools
 import json
 import os
@@ -9,12 +7,9 @@ import re
 from pathlib import Path
 
 import nbformat
-import numpy as np
 import pytest
 from jupyter_client import KernelManager
-from matplotlib import colormaps
 from nbclient import NotebookClient
-from PIL import Image
 
 import notebooks
 
@@ -97,36 +92,6 @@ def test_is_written_as_git_likes_it(path):
     kinds = {kind for output in outputs for kind in output.get("data", {})}
     assert kinds <= {"text/plain", "text/html", "image/png"}
     assert not re.search(r"/(tmp|home|root|work)/|<iframe|<script", "".join(map(str, outputs)))
-
-
-def test_stored_outputs_are_small_and_name_no_folder_of_the_machine(tmp_path):
-    picture = io.BytesIO()
-    Image.effect_noise((300, 200), 50).save(picture, "png")
-    png = base64.b64encode(picture.getvalue()).decode()
-    drawn = nbformat.v4.new_output("display_data", {"image/png": png, "text/plain": "<Figure>"})
-    smaller = notebooks.reduced(drawn, "/tmp/x").data
-    assert list(smaller) == ["image/png"]
-    assert len(smaller["image/png"]) < 0.8 * len(png)
-    assert Image.open(io.BytesIO(base64.b64decode(smaller["image/png"]))).size == (300, 200)
-    page = nbformat.v4.new_output("execute_result", {"text/html": "<iframe>", "text/plain": "at /tmp/x/a.root"})
-    assert notebooks.reduced(page, "/tmp/x").data == {"text/plain": "at a.root"}
-    said = nbformat.v4.new_output("stream", name="stdout", text="wrote /tmp/x/a.root in /tmp/x\n")
-    assert notebooks.reduced(said, "/tmp/x").text == "wrote a.root in .\n"
-    assert notebooks.reduced(nbformat.v4.new_output("stream", name="stderr", text="12%"), "/tmp/x") is None
-    widget = nbformat.v4.new_output("display_data", {"application/vnd.jupyter.widget-view+json": {}})
-    assert notebooks.reduced(widget, "/tmp/x") is None
-
-
-def test_small_things_keep_their_colours_beside_large_ones():
-    """A colour bar and markers beside an image of many other colours."""
-    colours = np.zeros((200, 300, 3), np.uint8)
-    colours[:, 100:] = colormaps["RdBu"](np.random.default_rng(1).random((200, 200)), bytes=True)[..., :3]
-    colours[:, :4] = colormaps["viridis"](np.linspace(0, 1, 200), bytes=True)[:, None, :3]
-    picture = io.BytesIO()
-    Image.fromarray(colours).save(picture, "png")
-    drawn = nbformat.v4.new_output("display_data", {"image/png": base64.b64encode(picture.getvalue()).decode()})
-    stored = io.BytesIO(base64.b64decode(notebooks.reduced(drawn, "/tmp/x").data["image/png"]))
-    assert np.abs(np.asarray(Image.open(stored).convert("RGB"), int) - colours).max() < 32
 
 
 def test_links_lead_somewhere(path):
