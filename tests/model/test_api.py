@@ -59,20 +59,14 @@ def test_a_threshold_is_a_number(wrong):
         DecodingConfig(eos_threshold=wrong)
 
 
-def test_an_installed_package_offers_an_architecture(monkeypatch):
-    entry = EntryPoint("mine", "json:decoder", "pflow.reconstructors")
-    monkeypatch.setattr("importlib.metadata.entry_points", lambda group: [entry] if group == entry.group else [])
-    monkeypatch.setattr(EntryPoint, "load", lambda _: PointingReconstructor)
-    assert reconstructor_class("json.decoder") is PointingReconstructor
-
-
-def test_an_installed_architecture_is_known_by_the_package_that_exports_it(monkeypatch):
+def test_an_installed_architecture_is_known_as_declared_and_by_the_package_that_exports_it(monkeypatch):
     own = type("Own", (PointingReconstructor,), {"__module__": "json.decoder"})
+    entry = EntryPoint("own", "json.decoder:Own", "pflow.reconstructors")
     monkeypatch.setattr("json.Own", own, raising=False)
-    monkeypatch.setattr("importlib.metadata.entry_points", lambda group: [EntryPoint("own", "json.decoder:Own", group)])
+    monkeypatch.setattr("importlib.metadata.entry_points", lambda group: [entry] if group == entry.group else [])
     monkeypatch.setattr(EntryPoint, "load", lambda _: own)
-    path = describe(own(INPUTS))["class_path"]
-    assert (path, reconstructor_class(path)) == ("json.Own", own)
+    assert describe(own(INPUTS))["class_path"] == "json.Own"
+    assert reconstructor_class("json.Own") is reconstructor_class("json.decoder.Own") is own
 
 
 def test_an_architecture_that_no_checkpoint_could_name_is_refused_before_the_training():

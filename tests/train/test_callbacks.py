@@ -116,7 +116,7 @@ def test_a_useless_decay_and_checkpoints_of_weights_only_are_refused(fit, tmp_pa
         fit(callbacks=[ModelCheckpoint(tmp_path / "other", monitor="loss", save_weights_only=True)])
 
 
-def test_frozen_modules_have_no_gradients_and_stay_in_evaluation_mode():
+def test_frozen_modules_have_no_gradients_and_stay_in_evaluation_mode_and_none_is_refused():
     model = torch.nn.ModuleDict({"first": torch.nn.Linear(2, 2), "second": torch.nn.Linear(2, 1)})
     model.first_stage_modules = ("first",)
     module = SimpleNamespace(reconstructor=model, tokeniser="theirs", configure_model=lambda: None)
@@ -127,13 +127,9 @@ def test_frozen_modules_have_no_gradients_and_stay_in_evaluation_mode():
     for name, is_trained in (("first", False), ("second", True)):
         assert model[name].training is is_trained
         assert all(parameter.requires_grad is is_trained for parameter in model[name].parameters())
-
-
-def test_a_freeze_of_nothing_is_refused():
-    model = SimpleNamespace(first_stage_modules=())
-    module = SimpleNamespace(reconstructor=model, tokeniser="theirs", configure_model=lambda: None)
+    model.first_stage_modules = ()
     with pytest.raises(ConfigError, match="Freeze: the model has no refinement"):
-        Freeze().setup(None, module, "fit")
+        callback.setup(None, module, "fit")
 
 
 def test_epochs_that_end_before_the_steps_are_said():

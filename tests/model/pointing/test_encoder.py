@@ -119,7 +119,9 @@ def attend(query, key, value, unit):
 
 @pytest.mark.parametrize("size", [0.1, 1.0, 5.0])
 @pytest.mark.parametrize("width", [0.02, 0.2, 2.0])
-def test_it_is_attention_to_all_tokens(size, width):
+@pytest.mark.parametrize("max_pairs", [nearby.MAX_PAIRS, 0])  # with directions of all pairs, or of some rows at a time
+def test_it_is_attention_to_all_tokens(size, width, max_pairs, monkeypatch):
+    monkeypatch.setattr(nearby, "MAX_PAIRS", max_pairs)
     query, key, value = tensors()
     unit = jets(width=width)
     expected = written_out(size * query, size * key, value, normalize(unit.double(), dim=-1), STRENGTH)
@@ -133,13 +135,6 @@ def test_tokens_out_of_reach_are_not_read():
     seen = attend(query, key, value, jets())[order[nearby.BLOCK_TOKENS :]]
     assert not seen[:, 0].isfinite().any()
     assert seen[:, 1:].isfinite().all()
-
-
-def test_directions_of_one_event_made_for_some_rows(monkeypatch):
-    inputs = (*tensors(), jets())
-    expected = attend(*inputs)
-    monkeypatch.setattr(nearby, "MAX_PAIRS", 0)
-    torch.testing.assert_close(attend(*inputs), expected, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("rows", [slice(5, 6), slice(None)])
