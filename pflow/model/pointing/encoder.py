@@ -205,19 +205,15 @@ def attend_nearby(query: Tensor, key: Tensor, value: Tensor, directions: Directi
             wide[head] = attend(of_query[None, None], of_key[None, None], values[head][None, None], scale=1.0)[0]
     attended = []
     for block, row in enumerate(range(0, len(query), BLOCK_TOKENS)):
-        rows, begin, of_heads = slice(row, row + BLOCK_TOKENS), 0, []
-        if near is None:
-            # Nearness is the same for all heads: one product over what any of them needs.
-            begin, end = min(start[block] for start in starts), max(stop[block] for stop in stops)
-            nearness = nearness_of(directions.unit[rows], directions.unit[begin:end])
-        else:
-            nearness = near[block]
+        rows, of_heads = slice(row, row + BLOCK_TOKENS), []
+        # The same for all heads, of which a wide one sees all tokens.
+        nearness = near[block] if near is not None else nearness_of(directions.unit[rows], directions.unit)
         for head, factor in enumerate(factors):
             if head in wide:
                 of_heads.append(wide[head][rows])
                 continue
             start, stop = starts[head][block], stops[head][block]
-            nearby = nearness[:, start - begin : stop - begin]
+            nearby = nearness[:, start:stop]
             # The clamp makes the copy that addmm_ overwrites: other heads and layers read the nearness again.
             logits = nearby.clamp(min=lowest[head]).addmm_(queries[head][rows], keys[head][:, start:stop], beta=factor)
             of_heads.append(logits.softmax(-1) @ values[head][start:stop])
