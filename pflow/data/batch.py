@@ -26,9 +26,7 @@ class _Tensors:
         return self._with(lambda part: part.pin_memory())
 
     def _with(self, change: Callable[[Any], Any]) -> Self:
-        # `full` is carried over: read again from a mask on a GPU, it would count as padded.
-        parts = {name: value for name, value in vars(self).items() if isinstance(value, Tensor | _Tensors)}
-        changed = {name: change(value) for name, value in parts.items()}
+        changed = {name: change(value) for name, value in vars(self).items() if value is not None}
         return dataclasses.replace(self, **changed)  # type: ignore[type-var]
 
 
@@ -38,18 +36,10 @@ class TokenSet(_Tensors):
 
     features : float32 [B, N, F], normalised
     mask : bool [B, N], True = real token
-    full : bool or None
-        Whether no token is padding, so that attention needs no mask. If None, the mask is read on a CPU; a mask on a
-        GPU counts as padded, to avoid a synchronisation.
     """
 
     features: Tensor
     mask: Tensor
-    full: bool | None = None
-
-    def __post_init__(self) -> None:
-        if self.full is None:
-            object.__setattr__(self, "full", self.mask.device.type == "cpu" and bool(self.mask.all()))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -215,11 +215,7 @@ class Padder:
                 where, _, field = name.rpartition(".")
                 padded[where][field] = chosen[kind].padded([arrays[name] for arrays in self._arrays])
         of_batch, of_readout = padded.values()
-        sources = {
-            part: TokenSet(of_batch.pop(part), chosen[part].mask, full=min(chosen[part].sizes) == chosen[part].longest)
-            for part in PARTS
-            if part in of_batch
-        }
+        sources = {part: TokenSet(of_batch.pop(part), chosen[part].mask) for part in PARTS if part in of_batch}
         target = readout = None
         if of_batch:
             hits, tracks = (self._fraction(chosen, pairs) for pairs in FRACTIONS)

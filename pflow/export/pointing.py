@@ -114,7 +114,7 @@ class EncoderGraph(nn.Module):
             features["tracks"] = _features("tracks", with_entries(tracks, detector), tokeniser)
         readout = {**readout_columns(hits, tracks), "subdetector": subdetector, "layer": layer.float(), "token": token}
         sets: dict[str, Any] = {  # one event, without padding
-            part: TokenSet(values[None], torch.ones_like(values[None, :, 0], dtype=torch.bool), full=True)
+            part: TokenSet(values[None], torch.ones_like(values[None, :, 0], dtype=torch.bool))
             for part, values in features.items()
         }
         of_event = {name: values[None] for name, values in readout.items()}

@@ -120,14 +120,16 @@ class SourceEmbedder(nn.Module):
     def forward(self, tokens: TokenSet) -> tuple[Tensor, Mask]:
         """Tokens float [B, N', W], N' = N + N_FRAME if framed, and their mask."""
         features, mask = tokens.features, tokens.mask
-        if not tokens.full:
+        # Without padding attention needs no mask. A mask on a GPU counts as padded, to avoid a synchronisation.
+        padded = mask.device.type != "cpu" or not bool(mask.all())
+        if padded:
             features = features.masked_fill(~mask[..., None], 0.0)  # whatever padding holds, NaN included
         kind = torch.where(mask, SAMPLE, PAD)
         if self.framed:
             features = functional.pad(features, (0, 0, N_FRAME, 0))
             mask = functional.pad(mask, (N_FRAME, 0), value=True)
             kind = functional.pad(functional.pad(kind, (1, 0), value=EOS), (1, 0), value=BOS)
-        return self.embed(features, kind), None if tokens.full else mask
+        return self.embed(features, kind), mask if padded else None
 
 
 class TargetTokens(NamedTuple):
