@@ -81,14 +81,12 @@ class Merge:
         check_options(self, "merge", lengths, lambda sizes: all(0 < size < np.inf for size in sizes), "ecal_sizes")
 
 
-def merge_hits(
-    events: Events, merge: Merge, *, with_time: bool = True, depth: Floats | None = None
-) -> tuple[ak.Array, ak.Array]:
+def merge_hits(events: Events, merge: Merge, *, depth: Floats | None = None) -> tuple[ak.Array, ak.Array]:
     """Sum the hits of each event that lie in the same coarse cell, in the order of subdetector and place.
 
     Returns records [event, coarse cell], and the coarse cell of each original hit, int64 [event, hit]. Total energy and
-    energy-weighted mean position are the event's. Without `with_time` the time is unknown (NaN), which saves work.
-    `depth` float64 [all hits] is needed where the cells are cut in depth and not in layers.
+    energy-weighted mean position are the event's. `depth` float64 [all hits] is needed where the cells are cut in depth
+    and not in layers.
     """
     counts = jagged.count(events.hits)
     event = jagged.event_index(counts)
@@ -96,11 +94,11 @@ def merge_hits(
     group, first_hit = equal_rows(event, *cells)
     n_cells = np.bincount(event[first_hit], minlength=len(counts))
     cell_of = group - np.repeat(jagged.offsets(n_cells)[:-1], counts)
-    sums = sum_hits(jagged.columns(events.hits), group, first_hit, with_time)
+    sums = sum_hits(jagged.columns(events.hits), group, first_hit)
     return jagged.records(sums, n_cells), jagged.unflatten(cell_of, counts)
 
 
-def sum_hits(columns: Mapping[str, Any], group: Any, first: Any, with_time: bool = True) -> dict[str, Any]:
+def sum_hits(columns: Mapping[str, Any], group: Any, first: Any) -> dict[str, Any]:
     """Columns of the sums of hits by group, as the schema says: energy [GeV], position [mm], time [ns] in float64.
 
     The position is the plain mean where all energies are 0, the time the earliest known one. Of N hits with `columns`
@@ -119,9 +117,7 @@ def sum_hits(columns: Mapping[str, Any], group: Any, first: Any, with_time: bool
             sums[name] = sums_of(weight * columns[name], group, first) / norm
         elif field.merge == "first":
             sums[name] = columns[name][first]
-        elif name == "time" and not with_time:
-            sums[name] = xp.full_like(total, np.nan)
-        else:
+        elif name in columns:  # the time, which a graph may lack
             lowest = lowest_of(columns[name], group, first)
             sums[name] = integer(lowest) if field.dtype.startswith("int") else lowest
     return sums

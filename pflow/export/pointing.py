@@ -106,7 +106,7 @@ class EncoderGraph(nn.Module):
             depth = layer if config.geometry else None
             grid = Grid.of(detector, config.merge)
             token, first = equal_cells(*cells_of(hits, grid, depth))
-            cells = sum_hits(hits, token, first, with_time="time" in hits)
+            cells = sum_hits(hits, token, first)
             cells["merged_size"] = constant(grid.size, like=token)[cells["subdetector"]]
         features, tracks = {"hits": _features("hits", cells, tokeniser)}, None
         if self.track_fields:

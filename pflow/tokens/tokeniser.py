@@ -20,7 +20,7 @@ from pflow.physics.arrays import Index
 from pflow.physics.detector import KINDS, Detector
 from pflow.physics.geometry import check_described
 from pflow.physics.pdg import charges, masses
-from pflow.tokens.features import FEATURES, Moments, Normaliser, feature_columns, features_of
+from pflow.tokens.features import Moments, Normaliser, feature_columns, features_of
 from pflow.tokens.particles import (
     CHARGES,
     Calibration,
@@ -131,8 +131,7 @@ class Tokeniser:
             unknown.update(np.abs(codes[is_unknown]).tolist())
             if warn and unknown:
                 warnings.warn(unknown_pdg_message(unknown), stacklevel=2)
-        with_time = any(FEATURES["hits"][name].field == "hits.time" for name in config.hit_features)
-        selection = select(events, config, with_time=with_time)
+        selection = select(events, config)
         for part in PARTS:
             if names := config.features(part):
                 arrays[part] = self.scales[part].apply(feature_columns(selection.tokens, part, names))

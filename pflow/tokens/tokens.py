@@ -254,11 +254,8 @@ class Selection(NamedTuple):
     measured: tuple[Index, Floats] | None
 
 
-def select(events: Events, config: TokenConfig, *, with_time: bool = True) -> Selection:
-    """The hits that become tokens, without links, which count hits: select the targets before.
-
-    Without `with_time` the time of merged hits is NaN, which saves work.
-    """
+def select(events: Events, config: TokenConfig) -> Selection:
+    """The hits that become tokens, without links, which count hits: select the targets before."""
     # Before the energies are scaled below: the threshold is on the file's energies.
     flat = jagged.columns(events.hits)["energy"] > config.hit_energy_min
     # Most often every hit is above the threshold; then nothing is copied.
@@ -272,7 +269,7 @@ def select(events: Events, config: TokenConfig, *, with_time: bool = True) -> Se
     if config.merge is None:
         return Selection(selected, hits, flat, jagged.local_index(jagged.count(hits)), measured)
     depth = None if measured is None else measured[1]
-    merged, cell_of = merge_hits(selected, config.merge, with_time=with_time, depth=depth)
+    merged, cell_of = merge_hits(selected, config.merge, depth=depth)
     if "token_size" in config.hit_features:
         size = Grid.of(events.detector, config.merge).size[jagged.columns(merged)["subdetector"]]
         merged = jagged.replaced(merged, {"merged_size": size})
