@@ -248,14 +248,15 @@ NO_TARGET = "{:.1%} of the hits' energy belongs to no target"
 LINKED = "{{:.0%}} of the {} is linked to particles"
 TWO_HITS = "{{:.0%}} of the hits of {} lie in the cell of another one"
 ALWAYS = "{:.1%} of the energy of hits is in cells that fire in most of {n} events"
-LONE = "{:.1%} of the hits of the ECAL have no other hit within some 0.07 rad, in {n} events: noise?"
+LONE = "{{:.1%}} of the {} have no other hit within some 0.07 rad, in {{n}} events"
 HOT_CELLS = ": they are hot, or all particles go the same way"
 LOST = "no track leads to {:.0%} of the {n} places where charged particles enter the ECAL"
 NO_TRACK = ": tracks are lost, or hits lie elsewhere"
 SHARE = f"tracks of {{n}} events with {BUSY} or more have {{:.2f}} of the energy of their hits"
 PLAUSIBLE = " (0.5 to 1.05 are plausible: look at the field, {b_field:g} T, units and scales)"
 ASTRAY = f"tracks above {VERY_HARD:g} GeV without hits where they enter, or where their helix leads, have {{:.0%}} of"
-ASTRAY += " the energy: are they badly fitted, fakes, or are cells dead?"
+ASTRAY += " the energy"
+FITTED = ": are they badly fitted, fakes, or are cells dead?"
 TYPICAL = "hits of the ECAL have {:.3g} GeV in {n} events"
 LEAST, MOST = HADRON_RESPONSE / 1.3, HADRON_RESPONSE * 1.3
 OFF = f" ({LEAST:.2f} to {MOST:.2f} are plausible: look at hadron_scale, lengths, units and field)"
@@ -281,9 +282,9 @@ QUANTITIES: Mapping[str, tuple[Quantity, ...]] = {
         _share("muon system", "no muon hits", NO_MUONS, "muon hits", high=0.2, least=20),
         _share("muon system", "many muon hits", MANY_MUON_HITS, "hits beside muon hits", high=0.03, wrong=": noise?"),
         # Found: up to 0.9% and 4%; with 200 noise hits in an event from 2% and 7%.
-        Quantity("noise", "lone hits of the ECAL", LONE, high=0.03, over="hits of the ECAL", least=1),
-        Quantity(
-            "noise", "lone hits of the HCAL", LONE.replace("ECAL", "HCAL"), high=0.12, over="hits of the HCAL", least=1
+        *(
+            Quantity("noise", f"lone {hits}", LONE.format(hits), high=most, over=hits, wrong=": noise?", least=1)
+            for hits, most in (("hits of the ECAL", 0.03), ("hits of the HCAL", 0.12))
         ),
         Quantity("hot cells", "always", ALWAYS, high=0.0, over="energy", wrong=HOT_CELLS),
         _share("codes of the reference", "wrong reference", CODES_OF_REFERENCE, "n of reference", high=0.1),
@@ -364,8 +365,15 @@ QUANTITIES: Mapping[str, tuple[Quantity, ...]] = {
     "busy": (
         Quantity("share of tracks", "momentum", SHARE, 0.5, 1.05, over="energy", wrong=PLAUSIBLE, least=3),
         # Found: up to 0.2%, in an event 26%, where a hadron breaks up in the tracker.
-        Quantity("hard tracks", "without hits", ASTRAY, high=0.015, over="all most", counted="n without hits", least=3),
-        _share("hard tracks", "without hits", ASTRAY, "all most", high=0.4, each=(0.0, 0.4)),
+        Quantity(
+            *("hard tracks", "without hits", ASTRAY),
+            high=0.015,
+            over="all most",
+            wrong=FITTED,
+            counted="n without hits",
+            least=3,
+        ),
+        _share("hard tracks", "without hits", ASTRAY, "all most", high=0.4, wrong=FITTED, each=(0.0, 0.4)),
     ),
 }
 
@@ -513,7 +521,7 @@ def _each_event(scales: Scales, detector: Detector) -> Iterator[Check]:
             # Where half of all are so, it is said of all.
             if odd.any() and 2 * np.count_nonzero(odd[group]) < len(group):
                 text = q.text.format(part[odd].sum() / total[odd].sum(), n=n[odd].sum())
-                yield Check(q.name, False, f"{_entries(scales, region, odd[group])}: {text}")
+                yield Check(q.name, False, f"{_entries(scales, region, odd[group])}: {text}{q.wrong}")
 
 
 def _odd_events(scales: Scales, detector: Detector) -> Iterator[tuple[str, str, Table, Mask]]:

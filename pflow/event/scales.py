@@ -48,6 +48,7 @@ OFF_GRID = 0.29  # shift of positions before rounding, in quarters of a cell: ce
 OFF_BY = (0.1, 0.03)  # relative transverse momentum, and rad, that a track may be off its particle
 HARD_TRACK = 5.0  # GeV
 MIN_PHOTON, MIN_PION, PI0_RANGE = 0.5, 2.0, (0.08, 0.22)  # GeV: photons, their pairs, and the pairs' masses
+MIN_BESIDES = 4  # fewest particles of an event with neutral pions
 GRID, MIN_CROWD, CROWDS = 0.05, 300, 8  # rad; fewest hits of an event in which hits without a neighbour are counted
 VERY_HARD = 10.0  # GeV, from which one track with a wrong momentum changes an event; 0.1% have no hits where they enter
 REACH = 1.1  # largest plausible ratio of the radius of a state to the diameter of the track's circle
@@ -474,9 +475,14 @@ def charged_without_track(events: Events, particles: ak.Array, *, near: float = 
 
 
 def _of_pairs(particles: ak.Array) -> dict[str, npt.NDArray[Any]]:
-    """Masses of pairs of photons that are nearest to each other, GeV, in the range `PI0_RANGE` of neutral pions."""
-    columns, event = jagged.columns(particles), jagged.event_index(jagged.count(particles))
-    photons = np.flatnonzero((columns["pdg"] == PHOTON) & (columns["energy"] > MIN_PHOTON))
+    """Masses of pairs of photons that are nearest to each other, GeV, in the range `PI0_RANGE` of neutral pions.
+
+    Events of fewer than `MIN_BESIDES` particles have none: two photons shot at one angle make a peak, too.
+    """
+    columns, counts = jagged.columns(particles), jagged.count(particles)
+    event = jagged.event_index(counts)
+    photons = (columns["pdg"] == PHOTON) & (columns["energy"] > MIN_PHOTON) & (counts >= MIN_BESIDES)[event]
+    photons = np.flatnonzero(photons)
     event, energy = event[photons], columns["energy"][photons].astype(np.float64)
     momentum = np.stack([columns[axis][photons].astype(np.float64) for axis in PXYZ], axis=1)
     bounds, direction = np.searchsorted(event, np.arange(len(particles) + 1)), unit_vector(momentum)

@@ -909,6 +909,16 @@ def test_the_mass_of_pions_shows_the_scale_of_photons(jets, scale, said):
     assert bool(problems_of(found)) == bool(said)
 
 
+def test_two_photons_of_one_energy_and_angle_are_no_pion(events):
+    many, columns = (
+        concatenate([events] * 5),
+        {"energy": np.hypot(5.0, 0.0625), "px": 5.0, "py": [-0.0625, 0.0625], "pz": 0.0},
+    )
+    two = {name: np.resize(value, 2 * len(many)).astype(float) for name, value in columns.items()}
+    photons = jagged.records({"pdg": np.full(2 * len(many), 22)} | two, np.full(len(many), 2))
+    assert "photon energies" not in {check.name for check in compare(measure(many.without_truth(), photons))}
+
+
 def test_too_few_tracks_are_said(cld_rec):
     """By region, unless both have enough together; and of the HCAL, where only few tracks are hard enough."""
 
