@@ -296,7 +296,7 @@ def display(args: argparse.Namespace) -> int:
     """Draw one event: a figure (x-y, z-r and 3D) as PNG or PDF, and a self-contained interactive 3D page as HTML."""
     from pflow.event.scales import charged_without_track
     from pflow.io.particles_root import count_entries, read_reco
-    from pflow.metrics.evaluation import NEAR_TRACK, check_order, warn_without_tracks
+    from pflow.metrics.evaluation import NEAR_TRACK, check_input, warn_without_tracks
     from pflow.plots import rendered
     from pflow.plots.display import event_page, make_scene, plot_event
 
@@ -320,7 +320,7 @@ def display(args: argparse.Namespace) -> int:
             text = f"there is no such entry; the file has {n_entries}, counted from 0"
             raise InputError(text, file=args.reco, entry=entry)
         reconstruction = read_reco(args.reco, name=args.collection, entry_start=entry, entry_stop=entry + 1)
-        check_order([args.reco], [args.input])
+        check_input(args.reco, args.input)
         reconstruction.check_events(event)
         if event.tracks is not None:
             near = charged_without_track(event, reconstruction.particles, near=NEAR_TRACK)
