@@ -317,6 +317,10 @@ class TrainingCLI(LightningCLI):  # type: ignore[misc]
         self.options = self.config[self.subcommand] if self.subcommand else self.config
         self.folder = Path(self.options["output"]).expanduser()
         if self.verb == "fit":
+            for name, forbids in (("enable_checkpointing", False), ("barebones", True)):
+                if self.options["trainer"][name] is forbids:
+                    text = f"trainer.{name} is {forbids}, but pflow fit writes checkpoints: use a Trainer in Python"
+                    raise ConfigError(text)
             saved = self.options["model_checkpoint"]
             if saved["save_top_k"] not in (0, 1) and "{" not in (saved["filename"] or "{"):
                 text = (

@@ -390,7 +390,8 @@ def test_callbacks_find_a_logger_and_write_to_the_folder_of_the_run(tiny, data, 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--trainer.enable_checkpointing=false"], "enable_checkpointing=False` but found `ModelCheckpoint`"),
+        (["--trainer.enable_checkpointing=false"], "enable_checkpointing is False, but pflow fit writes checkpoints"),
+        (["--trainer.barebones=true"], "barebones is True, but pflow fit writes checkpoints"),
         (["--trainer.accelerator=tpu"], "torch_xla"),
         (["--seed-everything=true"], "error: seed_everything is True: give a number, with which the training is the"),
         (["--trainer.callbacks=EarlyStopping", "--trainer.callbacks.monitor=x"], "conditioned on metric `x`"),
