@@ -247,7 +247,7 @@ class Summary:
     track_momentum: Floats = dataclasses.field(default_factory=lambda: np.zeros(3))
     """Sums over tracks: all, in neutral particles, unused (`Reconstruction.track_momentum`) [3], GeV."""
     scales: Scales = dataclasses.field(default_factory=Scales)
-    """Both of the events of one output."""
+    """Of the events of one output, not of their sum."""
     flagged: Counter[str] = dataclasses.field(default_factory=Counter)
     """Events with each flag, by its name."""
     seconds: float = 0.0
@@ -261,7 +261,7 @@ class Summary:
 
     def add(self, part: Summary) -> None:
         """Add the events of an output."""
-        for name in ("n_events", "n_particles", "flagged"):
+        for name in ("n_events", "n_particles", "track_momentum", "flagged"):
             setattr(self, name, getattr(self, name) + getattr(part, name))
 
 

@@ -4,6 +4,7 @@ import inspect
 import os
 import re
 import signal
+from collections import Counter
 
 import awkward as ak
 import numpy as np
@@ -17,7 +18,7 @@ from pflow.config import config_dir
 from pflow.errors import ConfigError, InputError
 from pflow.event.events import BadEntriesWarning, Flag, ImplausibleWarning
 from pflow.inference.events import _counterpart
-from pflow.inference.files import Worker, readable_models, reconstruct_files, shipped_model
+from pflow.inference.files import Summary, Worker, readable_models, reconstruct_files, shipped_model
 from pflow.io.flat import write_events
 from pflow.io.particles_root import read_provenance, read_reco
 from pflow.physics.detector import Layers, load_detector
@@ -75,6 +76,13 @@ def test_a_detector_unlike_all_of_the_training_is_refused_unless_the_model_is_na
     options = {"detector": detector, "checkpoint": "general", "output": tmp_path / "reco.root", "device": "cpu"}
     with pytest.warns(ImplausibleWarning, match="24.7 .*unlike these, and energies will be wrong"):
         reconstruct_files([sample_dir / f"{path}.root"], **options)
+
+
+def test_outputs_add_up():
+    total = Summary()
+    for _ in range(2):
+        total.add(Summary(n_events=2, track_momentum=np.array([3.0, 1.0, 0.5]), flagged=Counter(BAD_INPUT=1)))
+    assert (total.n_events, total.track_momentum.tolist(), total.flagged["BAD_INPUT"]) == (4, [6.0, 2.0, 1.0], 2)
 
 
 def test_an_output_has_the_particles_of_memory_provenance_and_its_inputs_entries(bare, model, events, tmp_path):
