@@ -408,7 +408,7 @@ def _of_linked(events: Events) -> dict[str, npt.NDArray[Any]]:
     not apply: of photons the ratio of their hits' energy to their own (``photon``) and the angle, rad, between the
     barycentre of this energy, seen from the vertex, and their direction (``angle``); of those above `HARD_TRUE` the
     ratio for muons (``muon``) and neutral hadrons (``neutral``), and the share in an HCAL of the energy of neutral
-    hadrons and electrons (``neutral share``, ``electron share``)."""
+    hadrons and electrons (``neutral share``, ``electron share``). Only of muons, energies are those of the file."""
     assert events.truth is not None  # for the type checker
     detector, hits, truth = events.detector, jagged.columns(events.hits), jagged.columns(events.truth)
     links, counts = Links.of(events.hit_links), jagged.count(events.truth)
@@ -421,21 +421,22 @@ def _of_linked(events: Events) -> dict[str, npt.NDArray[Any]]:
     source, particle, weight = source[used], particle[used], links.weight[used] * hits["energy"][source[used]]
     size, part = len(vertex), hits["subdetector"][source]
     moment = [np.bincount(particle, weight * hits[f"position.{axis}"][source], size) for axis in "xyz"]
-    scale = np.array([of.electron_scale for of in detector.calorimeters])[part]
+    scale = np.array([of.electron_scale * (of.hadron_scale or 1.0) for of in detector.calorimeters])[part]
     energy, calibrated = np.bincount(particle, weight, size), np.bincount(particle, weight * scale, size)
     in_hcal = np.bincount(particle, weight * (kind_index(detector)[part] == HCAL), size)
     seen = np.flatnonzero(energy > 0)
     along = np.stack(moment, axis=1)[seen] / energy[seen, None] - vertex[seen]
     angle = angle_between(along, jagged.vectors(events.truth[[*PXYZ]])[seen])
     code, share, ratio = code[seen], in_hcal[seen] / energy[seen], energy[seen] / truth["energy"][seen]
+    scaled = calibrated[seen] / truth["energy"][seen]
     hard, photon = truth["energy"][seen] > HARD_TRUE, code == PHOTON
     neutral, electron = hard & np.isin(code, NEUTRAL_HADRONS), hard & (code == ELECTRON)
     return {
         "event": jagged.event_index(counts)[seen],
         "angle": np.where(photon, angle, np.nan),
-        "photon": np.where(photon, calibrated[seen] / truth["energy"][seen], np.nan),
+        "photon": np.where(photon, scaled, np.nan),
         "muon": np.where(hard & (code == MUON), ratio, np.nan),
-        "neutral": np.where(neutral, ratio, np.nan),
+        "neutral": np.where(neutral, scaled, np.nan),
         "neutral share": np.where(neutral, share, np.nan),
         "electron share": np.where(electron, share, np.nan),
     }

@@ -610,6 +610,16 @@ def many(data_dir) -> Events:
     return read_events(data_dir / "g4" / "zqq_val.root", entry_stop=90)
 
 
+@pytest.mark.parametrize(("factor", "scale", "said"), [(2.0, 0.5, set()), (1.0, 1.8, {"hadron scale", "cells"})])
+def test_energies_of_the_hcal_are_compared_with_its_scale(many, factor, scale, said):
+    """Twice the energy is another calibration, which the right scale takes back."""
+    events = energy(factor, "hcal")(many[:60])
+    old = events.detector.calorimeters
+    parts = tuple(dataclasses.replace(of, hadron_scale=scale) if of.kind == "hcal" else of for of in old)
+    events = dataclasses.replace(events, detector=dataclasses.replace(events.detector, calorimeters=parts))
+    assert problems(events) & {"cells", "hadron scale"} == said
+
+
 def octant_of(hits):
     return np.abs(jagged.flat(hits.position.phi) - 1.0) <= np.pi / 8
 
