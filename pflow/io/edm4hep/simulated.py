@@ -39,6 +39,9 @@ ROUNDING = 0.01
 """Largest relative difference of a hit's energy from the sum of its contributions that counts as none."""
 
 MOST_CUT = 0.4  # largest plausible fraction of the energy of simulated hits that a time window cuts
+DELAYED, MOST_DELAYED = 100.0, 0.01
+"""ns after light from the origin, and largest part of the energy that comes later and counts for want of a window: full
+simulations follow neutrons for microseconds, and readouts have gates of 10 to 100 ns."""
 EARLY = 0.01  # largest plausible fraction of the energy of all hits that comes before light from the origin
 LEAST_ENERGY = 5.0  # GeV, needed to check the times
 CROSSING_PT, CROSSING_TAN_LAMBDA = 1.0, 3.0  # GeV, particles above and below which should cross the tracker
@@ -73,6 +76,7 @@ class Digitised:
     lost: float  # by which hits differ from the sum of their contributions
     early: float  # cut by the time window: earlier than light
     late: float
+    delayed: float  # not cut for want of a window: later than `DELAYED`
 
 
 def read_contributions(file: PodioFile, collection: str, span: range) -> Contributions | None:
@@ -130,7 +134,7 @@ def digitise(calorimeter: Calorimeter, columns: dict[str, ak.Array], contributio
     if calorimeter.sim_deep_scale is not None:
         first_layer, deep_scale = calorimeter.sim_deep_scale
         scale[values["layer"] >= first_layer] = deep_scale
-    total, lost, early, late = float(np.nansum(scale * energy)), 0.0, 0.0, 0.0
+    total, lost, early, late, delayed = float(np.nansum(scale * energy)), 0.0, 0.0, 0.0, 0.0
     if contributions is None:
         lost = 0.0 if window is None else total  # no energy is of an unknown time
     else:
@@ -139,12 +143,14 @@ def digitise(calorimeter: Calorimeter, columns: dict[str, ak.Array], contributio
         known = np.bincount(hit, deposited, n_hits)
         differs = (energy > 0) & (np.abs(known - energy) > ROUNDING * energy)
         lost = float(scale[differs] @ np.abs(known - energy)[differs])
-        if window is not None:
-            position = np.stack([values[axis] for axis in "xyz"], axis=-1).astype(np.float64)
-            flight = np.linalg.norm(position[hit], axis=1) / SPEED_OF_LIGHT  # from the origin, ns
+        position = np.stack([values[axis] for axis in "xyz"], axis=-1).astype(np.float64)
+        flight = np.linalg.norm(position[hit], axis=1) / SPEED_OF_LIGHT  # from the origin, ns
+        calibrated = scale[hit] * deposited
+        if window is None:
+            delayed = float(calibrated[times - flight > DELAYED].sum())
+        else:
             times = times - flight + PROMPT_TIME
             counted = (times > window[0]) & (times < window[1])
-            calibrated = scale[hit] * deposited
             early = float(calibrated[times <= window[0]].sum())
             late = float(calibrated[~counted].sum()) - early
             inside = np.bincount(hit[counted], deposited[counted], n_hits).astype(np.float64)
@@ -169,11 +175,12 @@ def digitise(calorimeter: Calorimeter, columns: dict[str, ak.Array], contributio
         # Hits are numbered again, without the ones below the threshold.
         used |= {"counts": counts, "hit": (np.cumsum(above) - 1)[hit[use]]}
         contributions = dataclasses.replace(contributions, **used)
-    return Digitised(columns=columns, contributions=contributions, total=total, lost=lost, early=early, late=late)
+    sums = {"total": total, "lost": lost, "early": early, "late": late, "delayed": delayed}
+    return Digitised(columns=columns, contributions=contributions, **sums)
 
 
 def energy_notes(digitised: Mapping[str, Digitised]) -> dict[str, str]:
-    """Notes, by topic, on hits without all of their contributions, and on energy that a time window cuts."""
+    """Notes, by topic, on hits without all of their contributions, and on energy that a time window cuts or lacks."""
     notes = {}
     everything = sum(made.total for made in digitised.values())
     lost, cut = [], []
@@ -191,6 +198,10 @@ def energy_notes(digitised: Mapping[str, Digitised]) -> dict[str, str]:
         notes["contributions"] = f"{text} {', '.join(lost)}"
     if cut and everything > LEAST_ENERGY:
         notes["times"] = f"time windows cut energy, as if times were not in ns: {', '.join(cut)}"
+    delayed = {name: made.delayed for name, made in digitised.items() if made.delayed}
+    if everything > LEAST_ENERGY and sum(delayed.values()) > MOST_DELAYED * everything:
+        text = f"{sum(delayed.values()) / everything:.1%} of the energy comes more than {DELAYED:g} ns after light, and"
+        notes["windows"] = f"{text} counts, as the detector gives no sim_time_window for {', '.join(delayed)}"
     return notes
 
 

@@ -95,6 +95,16 @@ def test_energy_cut_by_time_windows_gives_a_warning(sim_path, change):
     assert "time windows cut energy, as if times were not in ns" in without
 
 
+def test_late_energy_that_no_time_window_cuts_is_said(sim_path):
+    cld = load_detector("cld")
+    parts = (dataclasses.replace(part, sim_time_window=None) for part in cld.calorimeters)
+    late = {f"{SIM[0]}Contributions.time": lambda time: time + 120.0 * (np.arange(len(time)) % 10 == 0)}
+    for detector, expected in ((dataclasses.replace(cld, calorimeters=tuple(parts)), True), (cld, False)):
+        without, _ = said(sim_path, late, truths=[False], detector=detector)
+        text = r"\d\.\d% of the energy comes more than 100 ns after light, and counts, as .*_window for ECalBarrelC"
+        assert bool(re.search(text, without)) == expected
+
+
 def test_particles_without_tracks_because_tracker_hits_are_missing(sim_path):
     without, _ = said(sim_path, drop=TRACKER[:-1], truths=[False], truth_tracks=True)
     assert "charged particles that cross the tracker have hits in 4 layers and so a track (VertexBarrel" in without
