@@ -30,6 +30,7 @@ ORACLE = "oracle"
 """Name of the algorithm in the results."""
 
 UNCALIBRATED = "energies as in the file"  # origin of the calibration of a detector without a fit
+USUAL_SCALES = 0.79, 1.0  # `hadron_scale` of CLD, whose HCAL gives neutral hadrons their energy, and of ild_g4
 MIN_FAR, MAX_FAR = 8, 0.3  # most tracks, and share of them, half their particle's momentum off; found: 1 of 21
 KINDS = ("electromagnetic", "hadronic")
 """Kinds of showers, in the order of their index."""
@@ -50,8 +51,13 @@ class ShowerCalibration:
 
     @classmethod
     def unit(cls, detector: Detector) -> ShowerCalibration:
-        """No correction, for detectors without a fit."""
-        factors = {kind: {calorimeter.name: 1.0 for calorimeter in detector.calorimeters} for kind in KINDS}
+        """No correction, for detectors without a fit, but for scales that are not an HCAL's or ECAL's usual ones.
+
+        A `hadron_scale` outside of `USUAL_SCALES`, or an `electron_scale`, is of a file with another calibration, which
+        would have the oracle measure worse: its energies are brought to the nearest usual scale.
+        """
+        scales = [(part.name, part.electron_scale, part.hadron_scale or 1.0) for part in detector.calorimeters]
+        factors = {of: {name: e * h / float(np.clip(h, *USUAL_SCALES)) for name, e, h in scales} for of in KINDS}
         angular = dict.fromkeys(KINDS, (1.0,))
         return cls(origin=UNCALIBRATED, factors=factors, cos_edges=(0.0, 1.0), angular=angular)
 

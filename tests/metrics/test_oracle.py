@@ -160,6 +160,9 @@ def test_calibrated_energies():
 def test_calibration_by_the_name_of_the_detector():
     assert "gamma1_train" in load_calibration(DETECTOR).origin
     assert load_calibration(load_detector("clic")).origin == UNCALIBRATED
+    parts = (dataclasses.replace(p, hadron_scale=0.395) if p.kind == "hcal" else p for p in DETECTOR.calorimeters)
+    twice = dataclasses.replace(DETECTOR, name="x", calorimeters=tuple(parts))  # the energies of CLD's, or of tiles'
+    assert load_calibration(twice).factors["hadronic"] == pytest.approx(dict(zip(NAMES, (1, 1, 0.5, 0.5), strict=True)))
     fewer = dataclasses.replace(DETECTOR, calorimeters=DETECTOR.calorimeters[1:])
     with pytest.raises(ConfigError, match="factors for the calorimeters of ild_g4: ecal_endcap, "):
         load_calibration(fewer)
