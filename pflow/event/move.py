@@ -223,6 +223,11 @@ class Move:
         most = max((c.n_layers for c in detector.calorimeters if c.kind == "hcal"), default=0)
         if (self.hcal_layers or 0) > most:
             raise ConfigError(f"hcal_layers={self.hcal_layers}: the HCAL of '{detector.name}' has {most} layers")
+        in_depth = [c for c in detector.calorimeters if c.kind == "hcal" and c.region != "other"]
+        for first, second in itertools.combinations(in_depth if self.hcal_layers else (), 2):
+            if first.region == second.region:
+                text = f"{first.name} and {second.name} are in one region, and no one number of layers is of both"
+                raise ConfigError(f"hcal_layers={self.hcal_layers}: {text}; describe them as one calorimeter")
         cells, calorimeters = {"ecal": self.ecal_cells, "hcal": self.hcal_cells}, []
         for calorimeter in detector.calorimeters:
             layers = self._layers(calorimeter) if calorimeter.kind in cells else calorimeter.layers

@@ -372,6 +372,15 @@ def test_a_detector_that_does_not_say_its_cells_is_refused_with_both_remedies(zq
         Move(ecal_cells=2).check(older)
 
 
+def test_layers_of_two_calorimeters_behind_each_other_have_no_one_number(zqq):
+    *others, endcap = zqq.detector.calorimeters
+    tail = dataclasses.replace(endcap, name="tail_catcher")
+    both = dataclasses.replace(zqq.detector, calorimeters=(*others, endcap, tail))
+    assert Move(layers=2).detector(both)
+    with pytest.raises(ConfigError, match="hcal_endcap and tail_catcher are in one region"):
+        Move(hcal_layers=24).detector(both)
+
+
 def test_layers_of_the_hcal_are_counted_from_0(zqq):
     layer = jagged.columns(zqq.hits)["layer"]
     at = np.array([c.kind == "hcal" for c in zqq.detector.calorimeters])[jagged.columns(zqq.hits)["subdetector"]]
