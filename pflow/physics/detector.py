@@ -41,6 +41,9 @@ MATERIALS = {  # radiation length, nuclear interaction length, g/cm2; density, g
     "uranium": (6.00, 209.0, 18.950),
 }
 
+SYMBOLS = {"al": "aluminium", "cu": "copper", "fe": "iron", "pb": "lead", "si": "silicon", "ti": "titanium"}
+SYMBOLS |= {"u": "uranium", "w": "tungsten"}
+
 SYNTAX = "CALORIMETER=MATERIAL:MM, of each layer, e.g. ecal=lead:4.0, hcal=steel:20,polystyrene:3 or, of layers of two "
 SYNTAX += "thicknesses, ecal=tungsten:20x2.1+10x4.2"
 
@@ -65,7 +68,7 @@ def matter_of_layers(text: str, count: int) -> Floats:
     for part in text.split(","):
         name, _, numbers = part.partition(":")
         # Whoever writes pbwo4 or Iron means the material of the table.
-        folded = {known.casefold(): known for known in MATERIALS}
+        folded = SYMBOLS | {known.casefold(): known for known in MATERIALS}
         name = folded.get(name.strip().casefold(), name.strip())
         check_choice(name, MATERIALS, "material")
         runs = [re.fullmatch(r"(?:(\d+)x)?(\d+\.?\d*)", run.strip()) for run in numbers.split("+")]

@@ -35,6 +35,7 @@ def test_materials_are_ordinary_matter_in_layers_of_several():
     assert layers[[0, 19, 20, 29], 0].tolist() == pytest.approx([2.6, 2.6, 4.7, 4.7])
     assert layers[0, 1] == pytest.approx(2.1 / 3.504 + 0.5 / 93.7, rel=1e-3)
     assert len(matter_of_layers("lead:4", 25)) == 25
+    np.testing.assert_array_equal(matter_of_layers("Pb:4,w:1", 3), matter_of_layers("lead:4,tungsten:1", 3))
     assert len(np.unique(matter_of_layers("steel:40x20", 39), axis=0)) == 1
     for name, (radiation, interaction, density) in MATERIALS.items():
         assert 5 < radiation < interaction < 250, name
