@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import itertools
 import json
 import warnings
@@ -19,7 +20,7 @@ from pflow.config import VERSION
 from pflow.data.dataset import Chunk, FileOptions
 from pflow.errors import ConfigError, InputError, warn
 from pflow.event import jagged
-from pflow.event.checks import check_training_range, compare, problems, warn_of
+from pflow.event.checks import BEYOND, check_training_range, compare, outside_training, problems, warn_of
 from pflow.event.events import TRUTH_OPTIONS, BadEntriesWarning, Events, Flag, keep_hits, without_refused
 from pflow.event.merge import Merge
 from pflow.event.move import Move
@@ -43,7 +44,9 @@ from pflow.metrics.evaluation import Evaluation
 from pflow.metrics.report import EvaluationSettings, check_figures, fakes_below, remove_report
 from pflow.metrics.scan import (
     MODEL,
+    NULL_SCALE,
     PARAMETERS,
+    POINTS,
     Limit,
     PointResult,
     ScanPoint,
@@ -62,6 +65,7 @@ from pflow.tokens.tokeniser import Tokeniser
 
 LOOKED_AT = 20
 """Events whose hits and tokens are counted, and in which moves are checked."""
+SAME_MEASURE = 0.005  # largest relative difference of two descriptions' measures that is none
 CSV, REPORT, DOCUMENT = "scan.csv", "report.html", "scan.json"
 SCHEMA = "pflow-scan-point-5"
 
@@ -187,7 +191,8 @@ def scan(
     with contextlib.closing(worker.files):
         samples = _samples(paths, worker, entries, chunk_size, cluster)
         detectors = {name: sample.detector for name, sample in samples.items()}
-        points = scan_points(detectors, steps, grid=grid, null_test=null_test, tuned=tuned is not None)
+        null_scale = _null_scale(model, next(iter(detectors.values()))) if null_test else None
+        points = scan_points(detectors, steps, grid=grid, null_scale=null_scale, tuned=tuned is not None)
         if not any(point.kind == "point" for point in points):
             given = " ".join(f"{name}={','.join(map(value_text, values))}" for name, values in steps.items())
             known = f"{given} is the sample as it is; give other" if given else "give"
@@ -314,9 +319,10 @@ def _samples(
             raise InputError("the file has no entries", file=path)
         sample = next((sample for sample in samples.values() if sample.detector == file.detector), None)
         if sample is None:
-            # Files of one name may be of several detectors of one name.
+            # Files of one name may be of several detectors of one name, and files be called as points of the first.
+            taken = [*samples, *(POINTS if samples else ())]
             more = (f"{stem(path)} ({file.detector.name}{f' {n}' * (n > 1)})" for n in itertools.count(1))
-            name = next(name for name in itertools.chain([stem(path)], more) if name not in samples)
+            name = next(name for name in itertools.chain([stem(path)], more) if name not in taken)
             sample = samples[name] = Sample(name, file.detector, [], [], np.zeros(0, dtype=np.int64))
         described = describe_input(file)
         # Twice the same events would make all errors smaller.
@@ -367,12 +373,15 @@ def _with_detectors(
     with contextlib.suppress(ConfigError):  # a calorimeter is not described
         known = {sample: measures(detector) for sample, detector in detectors.items()}
         first, *others = known.values()
-        changed = [[key for key in first | of if first.get(key) != of.get(key)] for of in others]
+        # Those of drafts are measured. What one of two lacks is NaN, and so not the same.
+        same = functools.partial(np.allclose, rtol=SAME_MEASURE, atol=0)
+        changed = [[k for k in first | of if not same(first.get(k, np.nan), of.get(k, np.nan))] for of in others]
         names = list(dict.fromkeys(itertools.chain(*changed)))
-        if all(len(keys) == 1 for keys in changed) and all(
-            len(set(of[key])) == 1 for of in known.values() for key in names
-        ):
-            values = {sample: {key: of[key][0] for key in names} for sample, of in known.items()}
+        if all(len(keys) == 1 for keys in changed) and all(same(*of[key]) for of in known.values() for key in names):
+            values = {
+                sample: {key: (first if same(first[key], of[key]) else of)[key][0] for key in names}
+                for sample, of in known.items()
+            }
     labels |= {name: f"{name[0].upper()}{name[1:]}" for of in values.values() for name in of}
     return labels, [dataclasses.replace(p, values={**p.values, **values[p.sample]}) for p in points]
 
@@ -468,6 +477,15 @@ def _merged_size(model: TrainedModel, detectors: Sequence[Detector]) -> float | 
     return float(np.clip(min(cells), min(merge.ecal_sizes), max(merge.ecal_sizes)))
 
 
+def _null_scale(model: TrainedModel, detector: Detector) -> float:
+    """The scale of the null test, larger or smaller, that takes fewer measures out of the model's training."""
+    sample = model.tokeniser.sample
+    if sample is None or not sample.detectors:
+        return NULL_SCALE
+    scales = (NULL_SCALE, 1 / NULL_SCALE)
+    return min(scales, key=lambda of: len(outside_training(Move(scale=of).detector(detector), sample, BEYOND)))
+
+
 def _limits(model: TrainedModel, detector: Detector, nominal: Detector, point: ScanPoint) -> list[Limit]:
     """Limits of a point: detectors outside the model's training, and sizes that its encoder merges."""
     moved, sample, config, limits = point.move.detector(detector), model.tokeniser.sample, model.tokeniser.config, []
@@ -560,7 +578,9 @@ def _finished(task: Task, *, force: bool) -> PointResult | None:
         # With another layout everything counts as changed.
         made, numbers = (content["made_from"], content["numbers"]) if content["schema"] == SCHEMA else ({}, {})
     except (OSError, ValueError, KeyError, TypeError):
-        made = {"schema": "is not of pflow scan"}
+        if force:
+            return None
+        raise ConfigError(f"{task.path} is damaged: delete it, or replace it with --force") from None
     differing = [name for name, value in task.made_from.items() if made.get(name) != value]
     if not differing:
         result = PointResult.of_plain(task.point, numbers, task.limits)

@@ -41,7 +41,7 @@ from pflow.show import html_table
 MODEL = "PFlow"
 """Name of the model's particles among the algorithms of a point."""
 NULL_SCALE = 1.25
-"""Factor on all lengths and times in the null test."""
+"""Factor on all lengths and times in the null test; or its inverse, where that is nearer to the model's training."""
 MAX_PULL = 2.5
 """Largest deviation of the null test from 1, in its errors."""
 MIN_EVENTS = 30
@@ -109,6 +109,8 @@ def parse_variations(texts: Sequence[str]) -> dict[str, tuple[float, ...]]:
     return values
 
 
+POINTS = ("nominal", "null test", "tuned model")
+"""Names of points of the first sample that are not of `--vary`."""
 Kind = Literal["nominal", "point", "null test", "tuned"]
 """`null test`: `Move.scale`; `tuned`: the nominal point by a model that is tuned to it."""
 
@@ -139,14 +141,14 @@ def scan_points(
     vary: Mapping[str, Sequence[float]],
     *,
     grid: bool = False,
-    null_test: bool = True,
+    null_scale: float | None = NULL_SCALE,
     tuned: bool = False,
 ) -> list[ScanPoint]:
     """The points of a scan, the nominal one first: the first sample as simulated.
 
     Parameters are varied one at a time, or with `grid` in all combinations; each sample, by its name and detector, in
     the same way. ConfigError: a value out of range, a move that would not be exact in a detector, or a grid of two
-    parameters for the same thing.
+    parameters for the same thing. `null_scale`: factor on lengths of the null test; None: without it.
     """
     points: list[ScanPoint] = []
     for one, other in itertools.combinations(vary, 2) if grid else ():
@@ -180,11 +182,16 @@ def scan_points(
             name = "nominal" if is_nominal else label if first else f"{sample} {label}".strip()
             kind: Kind = "nominal" if is_nominal else "point"
             points.append(ScanPoint(name=name, kind=kind, sample=sample, move=move, values=nominal | chosen))
-        if first and null_test:
-            move = Move(scale=NULL_SCALE)
+        if first and null_scale:
+            move = Move(scale=null_scale)
             points.append(ScanPoint(name="null test", kind="null test", sample=sample, move=move, values=nominal))
         if first and tuned:
             points.append(ScanPoint(name="tuned model", kind="tuned", sample=sample, values=nominal))
+    # Rows and files of numbers are found by the points' names, which have those of the samples.
+    for point, later in itertools.combinations(points, 2):
+        if point.file_name == later.file_name:
+            names = f"'{point.name}' of sample '{point.sample}' and '{later.name}' of sample '{later.sample}'"
+            raise ConfigError(f"points {names} would have one file, {point.file_name}: rename a file of events")
     return points
 
 
@@ -430,7 +437,10 @@ class ScanResult:
         """
         first = result.algorithms.get(algorithm, {}).get(key)
         second = self.nominal.algorithms.get(to or algorithm, {}).get(key)
-        if first is None or second is None:
+        # Oracles with and without a fit of their energies are not compared, nor is confusion by one and by the other.
+        oracles = algorithm == ORACLE or key.startswith("confusion_budget")
+        of_two = oracles and result.titles.get(ORACLE) != self.nominal.titles.get(ORACLE)
+        if first is None or second is None or of_two:
             return Number.undefined()
         change = (difference if key.startswith(DIFFERENCES) else ratio)(first, second)
         return change if math.isfinite(change.value) else Number.undefined()  # nominal value 0
@@ -482,9 +492,22 @@ class ScanResult:
             f"{head_of(key)} {change_text(key, self.change(null, key))}{' (!)' if key in self.failed else ''}"
             for key in self.headlines
         )
-        what = f"with lengths and times multiplied by {NULL_SCALE:g}, densities and field divided by it"
+        what = f"with lengths and times multiplied by {null.point.move.scale:g}, densities and field divided by it"
         must = f"ratios must be 1 and differences 0 within {MAX_PULL:g} errors"
         return f"Null test {result}: {what}, {must}; {', '.join(texts)}."
+
+    @property
+    def too_few(self) -> str:
+        """A sentence on errors of few events, "" for enough."""
+        few = min(result.n_events for result in self.points) < MIN_EVENTS
+        return f"Errors from fewer than {MIN_EVENTS} events are too small." if few else ""
+
+    @property
+    def events(self) -> str:
+        """The nominal point's events in words, for titles."""
+        marked = any(entry.get("truth_tracks") for entry in self.provenance.get("inputs", ()))
+        one = self.nominal.events == "1"
+        return f"{self.nominal.events} event{'' if one else 's'}{', tracks from Monte Carlo particles' * marked}"
 
     @property
     def sentences(self) -> list[str]:
@@ -506,6 +529,7 @@ class ScanResult:
             self.verdict,
             *self.notes,
             *(f"{', '.join(names)}: {text}." for text, names in texts.items()),
+            *filter(None, [self.too_few]),
             f"{paired}.",
         ]
 
@@ -546,7 +570,7 @@ class ScanResult:
         A narrow terminal gets it without hits, tokens and limits, with 1.014(12) for 1.014 ±0.012, with a row for the
         name of each algorithm, and with further tables of the quantities that do not fit.
         """
-        title = f"{self.nominal.events} events; first row: values, others: ratios to it (confusion: differences)"
+        title = f"{self.events}; first row: values, others: ratios to it (confusion: differences)"
         style: dict[str, Any] = {"title": title, "caption": "~: within the null test or its error", "wrapped": False}
         made = terminal_table(*self.cells(), **style)
         if Console(width=10 * width).measure(made).maximum <= width:

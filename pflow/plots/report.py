@@ -27,7 +27,6 @@ from pflow.metrics.report import REFERENCE, EvaluationResult, definitions, html,
 from pflow.metrics.scan import (
     DIFFERENCES,
     MODEL,
-    NULL_SCALE,
     PointResult,
     ScanResult,
     change_text,
@@ -143,7 +142,7 @@ def scan_figures(result: ScanResult) -> dict[str, Figure]:
         panel[title] = Series(**{of: np.array(result_of.pairs[name][of], float) for of in ("value", "low", "high")})
         seen |= dict.fromkeys(marks)
     if panel:
-        text = f"{plain(result.nominal.point.sample)}, {result.nominal.events} events"
+        text = f"{plain(result.nominal.point.sample)}, {result.events}"
         figure = plot_binned(OPENING_ANGLE, {text: panel}, label="Exactly two particles found")
         _note(figure, "Bars: error of each value alone.", seen)
         drawn["two_photons_found"] = figure
@@ -161,14 +160,14 @@ def plot_scan(result: ScanResult, key: str) -> Figure:
     panels, nominal = list(result.labels), result.nominal
     figure = Figure(figsize=(7.0, 5.8) if len(panels) == 1 else (5.0 * len(panels), 5.6))
     all_axes = np.atleast_1d(figure.subplots(1, len(panels), sharey=True))
-    shades: dict[str, str] = {}
+    shades: dict[str, int] = {}
     for axes, parameter in zip(all_axes, panels, strict=True):
         _draw(axes, result, key, parameter, shades)
     label = label_of(key)
     if key.startswith("jet_energy."):
         label = label.replace("resolution", r"$\sqrt{2}\ RMS_{90}\,/\,Mean_{90}$")
     all_axes[0].set_ylabel(label)
-    title = f"{plain(nominal.point.sample)}, {nominal.events} events"
+    title = f"{plain(nominal.point.sample)}, {result.events}"
     if result.null_test:
         change = change_text(key, result.change(result.null_test, key))
         title += f"; null test{' not passed' if key in result.failed else ''}: {change}"
@@ -180,7 +179,7 @@ def plot_scan(result: ScanResult, key: str) -> Figure:
     figure.legend([shown[name] for name in names], names, loc="outside upper center", ncols=min(3, len(names)))
     drawn = [point for point in result.points if point.point.kind not in ("null test", "tuned")]
     marks = {mark for point in drawn for mark in result.marks(point, key)}
-    _note(figure, "Bars: errors of the change; bands: of the nominal value.", marks)
+    _note(figure, f"Bars: errors of the change; bands: of the nominal value. {result.too_few}".strip(), marks)
     return figure
 
 
@@ -191,15 +190,15 @@ def _note(figure: Figure, text: str, marks: Collection[str]) -> None:
     figure.supxlabel(textwrap.fill(text, int(16 * figure.get_figwidth())), x=0.01, ha="left", fontsize=10)
 
 
-def _draw(axes: Axes, result: ScanResult, key: str, parameter: str, shades: dict[str, str]) -> None:
-    """One panel; `shades`: colours of curves at other values of the other parameters, the same in all panels."""
+def _draw(axes: Axes, result: ScanResult, key: str, parameter: str, shades: dict[str, int]) -> None:
+    """One panel; `shades`: numbers of the curves at other values of the other parameters, the same in all panels."""
     ticks: dict[float, str] = {}
     place_of, to_scale = _places(result, parameter)
     for name, title in result.algorithms.items():
         nominal = result.nominal.algorithms.get(name, {}).get(key)
         if nominal is None:
             continue
-        color, marker = COLORS[ROLES[name]], MARKERS[ROLES[name]]
+        color = COLORS[ROLES[name]]
         if not math.isnan(nominal.low):
             axes.axhspan(nominal.low, nominal.high, color=color, alpha=0.15, linewidth=0)
         if name == REFERENCE and not any(name in point.algorithms for point in result.points[1:]):
@@ -210,8 +209,10 @@ def _draw(axes: Axes, result: ScanResult, key: str, parameter: str, shades: dict
             places = [place_of[point.point.values[parameter]] for point in drawn]
             texts = [plain(p.point.sample) if parameter == "detector" else p.point.texts[parameter] for p in drawn]
             ticks |= dict(zip(places, texts, strict=True))
-            free = COLORS[(len(ROLES) + len(shades)) % len(COLORS)]
-            shade = shades.setdefault(others, free) if others else color
+            free, number = COLORS[len(ROLES) :], shades.setdefault(others, len(shades)) if others else 0
+            shade = free[number % len(free)] if others else color
+            # The same colour once more gets other markers.
+            marker = MARKERS[(ROLES[name] + number // len(free) * len(ROLES)) % len(MARKERS)]
             style: dict[str, Any] = {"color": shade, "marker": marker}
             values = [point.algorithms[name][key].value for point in drawn]
             low, high = zip(*(_paired_bar(result, point, key, name, nominal) for point in drawn), strict=True)
@@ -285,14 +286,14 @@ def scan_page(result: ScanResult, images: Mapping[str, bytes]) -> str:
         "In the figures bars are these errors, and the band is the nominal point's own error. Open markers, ~ and the "
         "last column mark changes that may come from the model and not from the detector. outside: beyond the model's "
         "training; merged: the model merges cells or layers first, which hides their effect on finding particles; ~: "
-        f"smaller than the change in the null test (lengths and times multiplied by {NULL_SCALE:g}), or than its error."
+        "smaller than the change in the null test, or than its error."
     )
     limits = "".join(f"<li>{escape(text)}</li>" for text in result.sentences)
     return html_page(
         f"pflow scan of {', '.join(samples)}",
         [
             ("model", made.get("checkpoint", {}).get("path", "")),
-            ("events", result.nominal.events),
+            ("events", result.events),
             ("detector", made.get("options", {}).get("detector", "")),
         ],
         [f"<h2>Limits</h2><ul>{limits}</ul>", f'<p class="note">{escape(note)}</p>'],

@@ -198,6 +198,9 @@ def test_finished_points_are_kept_and_those_made_otherwise_refused(sample, model
     ):
         with pytest.raises(ConfigError, match=rf"nominal\.json was made with other settings: {setting}"):
             scan(sample, vary=steps, **noted | other)
+    (out / "points" / "cells_2.json").write_text('{"schema"')
+    with pytest.raises(ConfigError, match=r"cells_2\.json is damaged: delete it, or replace it with --force"):
+        scan(sample, vary=steps, **noted)
     (out / "report.html").write_text('<title>pflow scan</title><figure id="of_another_sample">')
     (out / "of_another_sample.png").write_bytes(b"")
     result = scan(sample, vary=steps, force=True, **noted | {"entries": N - 1})
@@ -242,6 +245,8 @@ def test_each_measure_in_which_detectors_differ_is_a_parameter(sample, options, 
     )
     large = {"ecal_inner_radius": radius, "hcal_inner_radius": 2255.0, "calorimeters": barrel}
     large |= {"ecal_outer_radius": ild.ecal_outer_radius + 195}
+    # Its field is measured, and its radius nominal.
+    large["b_field"] = 3.499
     changes = {"ild": {}, "large": large, "weak": {"b_field": 2.0}, "both": {**large, "b_field": 2.0}}
     detectors = {name: dataclasses.replace(ild, name=name, **of) for name, of in changes.items()}
     for name in detectors:
@@ -257,14 +262,15 @@ def test_each_measure_in_which_detectors_differ_is_a_parameter(sample, options, 
 
 def test_files_of_one_name_and_of_detectors_of_one_name_are_all_there(sample, options, tmp_path):
     files, detectors = [], []
-    for field in (3.5, 3.0, 2.5):
-        files.append(tmp_path / f"{field}T" / "a.root")
+    for field, name in ((3.5, "a"), (3.0, "a"), (2.5, "a"), (2.0, "nominal")):
+        files.append(tmp_path / f"{field}T" / f"{name}.root")
         files[-1].parent.mkdir()
         shutil.copy(sample, files[-1])
         detectors.append(dataclasses.replace(load_detector("ild_g4"), b_field=field))
     result = scan(files, detector=detectors, **{**options, "entries": 2})
-    assert [point.point.name for point in result.points] == ["nominal", "a (ild_g4)", "a (ild_g4 2)"]
-    assert [point.point.values["field [T]"] for point in result.points] == [3.5, 3.0, 2.5]
+    names = ["nominal", "a (ild_g4)", "a (ild_g4 2)", "nominal (ild_g4)"]
+    assert [point.point.name for point in result.points] == names
+    assert [point.point.values["field [T]"] for point in result.points] == [3.5, 3.0, 2.5, 2.0]
 
 
 def test_samples_of_other_events_are_not_paired(sample, sample_dir, options):
@@ -316,6 +322,13 @@ def test_general_says_what_limits_it(sample):
     assert {MODEL, ORACLE, REFERENCE} == result.nominal.algorithms.keys()
     assert result["cells=4"].tokens < 0.8 * result.nominal.tokens
     assert result.verdict.startswith("Null test ")
+
+
+@pytest.mark.parametrize(("size", "layers", "scale"), [(1.0, 48, 1.25), (1.35, 24, 0.8), (0.6, 48, 1.25)])
+def test_the_null_test_stays_inside_of_the_training(size, layers, scale):
+    """Where it can: 24 layers of the HCAL are outside at any scale."""
+    detector = Move(scale=size, hcal_layers=layers).detector(load_detector("ild_g4"))
+    assert module._null_scale(load_model("general"), detector) == scale
 
 
 def test_a_model_of_several_sizes_sees_the_smallest_cells(sample, options, sized):

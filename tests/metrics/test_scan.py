@@ -66,14 +66,18 @@ def test_points_of_one_parameter_of_a_grid_and_of_each_sample():
     assert points[0].values == points[-1].values == {"cells": 1, "hcal_layers": 48}
     assert points[3].move == Move(hcal_layers=40)
     assert points[3].values == {"cells": 1, "hcal_layers": 40}
-    points = scan_points(ILD, {"cells": [1, 2], "layers": [1, 2]}, grid=True, null_test=False, tuned=True)
+    points = scan_points(ILD, {"cells": [1, 2], "layers": [1, 2]}, grid=True, null_scale=None, tuned=True)
     assert [point.name for point in points] == ["nominal", "layers=2", "cells=2", "cells=2 layers=2", "tuned model"]
     assert points[3].move == Move(ecal_cells=2, hcal_cells=2, layers=2)
     other = dataclasses.replace(ILD["sample"], b_field=3.0)
-    points = scan_points({**ILD, "small": other}, {"cells": [2]}, null_test=False)
+    points = scan_points({**ILD, "small": other}, {"cells": [2]}, null_scale=None)
     assert [point.name for point in points] == ["nominal", "cells=2", "small", "small cells=2"]
     assert [point.kind for point in points] == ["nominal", "point", "point", "point"]
     assert len({point.file_name for point in points}) == len(points)
+    # Not the numbers of a file called so in place of those of the point.
+    for names in (["small", "cells=2"], ["small", "a b", "a_b"]):
+        with pytest.raises(ConfigError, match=r"points '(cells=2|a b)' of .* have one file, .*json: rename a file"):
+            scan_points(dict.fromkeys(names, other), {"cells": [2]})
 
 
 def test_points_that_are_not_exact_or_out_of_range_are_refused():
@@ -250,3 +254,27 @@ def test_events_of_other_samples_are_said():
     points = [*result.points[:2], half, result.points[3]]
     text = dataclasses.replace(result, points=points).sentences[-1]
     assert "partly or not paired, and ratios of other events, too: nominal has 200, cells=4 200 (50 are the" in text
+
+
+def test_oracles_with_and_without_a_fit_are_not_compared():
+    """Nor the model's confusion, which is measured by them."""
+    fakes, confusion = "fake_energy_fraction", "confusion_budget.confusion"
+    numbers = dict.fromkeys((fakes, confusion), scanned().nominal.algorithms[MODEL][fakes])
+    titles = ("oracle", "oracle (energies as in the file)", "oracle", "oracle")
+    points = [
+        dataclasses.replace(of, algorithms={MODEL: numbers, ORACLE: numbers}, titles={ORACLE: title})
+        for of, title in zip(scanned().points, titles, strict=True)
+    ]
+    result = dataclasses.replace(scanned(), points=points)
+    for name, compared in (("cells=2", [True, False, False]), ("cells=4", [True, True, True])):
+        asked = ((fakes, MODEL), (confusion, MODEL), (fakes, ORACLE))
+        assert [math.isfinite(result.change(result[name], *of).value) for of in asked] == compared
+
+
+def test_few_events_and_tracks_from_particles_are_said():
+    points = [dataclasses.replace(of, places=of.places[:1]) for of in scanned().points]
+    few = dataclasses.replace(scanned(), points=points, provenance={"inputs": [{"truth_tracks": True}]})
+    assert few.sentences[-2] == "Errors from fewer than 30 events are too small."
+    assert str(few.tables(220)[0].title).startswith("1 event, tracks from Monte Carlo particles; first row")
+    assert not scanned().too_few
+    assert scanned().events == "200 events"

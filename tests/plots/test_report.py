@@ -184,6 +184,13 @@ def test_the_legend_has_the_curves_of_all_panels_with_a_colour_each(scanned):
         for changed in [{"sample": sample, "values": {"cells": of.point.values["cells"], "detector": detector}}]
     ]
     figure = plot_scan(ScanResult(points=both, labels={"cells": "Cells", "detector": "Detector"}), KEYS[0])
+    # A sixth curve beside the nominal one has a used colour, and then another marker.
+    many = [point(f"p{k}", 1.0, kind="point" if k else "nominal", cells=k % 2, time=k // 2) for k in range(14)]
+    axes = plot_scan(ScanResult(points=many, labels={"cells": "Cells"}), KEYS[0]).axes[0]
+    shown = [of for of in axes.containers if of.get_label().startswith(MODEL)]
+    lines = [of.lines[0] for of in shown]
+    assert len({(line.get_color(), line.get_marker()) for line in lines}) == len(lines) == 7
+    assert len({line.get_color() for line in lines}) == 6
     (legend,) = figure.legends
     names = [text.get_text() for text in legend.get_texts()]
     assert {f"{MODEL}, detector=other", f"{MODEL}, cells=4"} <= set(names)
