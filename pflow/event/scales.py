@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pflow.event import jagged
-from pflow.event.closure import IN_FRONT, MIN_MOMENTUM, N_LAYERS, FlatHits, TrackDeposits
+from pflow.event.closure import IN_FRONT, MIN_MOMENTUM, N_LAYERS, WIDTH, FlatHits, TrackDeposits
 from pflow.event.events import Events
 from pflow.event.jagged import Links, assigned_particle
 from pflow.event.schema import PXYZ
@@ -186,7 +186,7 @@ def measure(events: Events, particles: ak.Array | None = None, *, targets: Mappi
     if events.tracks is not None:
         deposits = TrackDeposits.of(events, hits)
         measured |= {"tracks": _of_tracks(events), "trails": deposits.trails, "stubs": deposits.stubs}
-        measured["events"] |= _without_hits(deposits, n)
+        measured["events"] |= _without_hits(events.detector, hits, deposits)
         busy = measured["events"]["tracks"] >= BUSY
         columns = ("event", "momentum", "energy", "all most", "without hits", "n without hits")
         measured["busy"] = {name: measured["events"][name][busy] for name in columns}
@@ -576,12 +576,16 @@ def _of_hits(events: Events, hits: FlatHits) -> dict[str, npt.NDArray[Any]]:
     }
 
 
-def _without_hits(deposits: TrackDeposits, n_events: int) -> dict[str, npt.NDArray[Any]]:
+def _without_hits(detector: Detector, hits: FlatHits, deposits: TrackDeposits) -> dict[str, npt.NDArray[Any]]:
     """Momentum, GeV, and number of each event's tracks above `VERY_HARD` that enter the ECAL where there are no hits,
     or whose helix leads elsewhere than their state: hits confirm the place, and so the momentum, of all others."""
-    trails = deposits.trails
+    trails, n_events = deposits.trails, len(hits.bounds) - 1
     confirmed = trails["trail"] & (trails["helix"] != 0)
     odd = ~confirmed & (deposits.momentum > VERY_HARD)
+    # Nothing confirms a track that goes through the hole of an endcap.
+    x, y, z = hits.position[:, (hits.kind == ECAL) & (hits.energy > 0)]
+    hole = np.hypot(x, y)[np.abs(z) > detector.ecal_inner_z - 1.0].min(initial=np.inf)
+    odd &= ~(trails["endcap"] & (np.hypot(trails["x"], trails["y"]) < hole + WIDTH["ecal"]))
     # Where half of an event's tracks have no hits, not the tracks are wrong.
     n_confirmed, n = (np.bincount(trails["event"], of, n_events) for of in (confirmed, np.ones(len(confirmed))))
     odd &= (2 * n_confirmed > n)[trails["event"]]

@@ -178,9 +178,12 @@ CASES = {
     ),
     "badly fitted tracks": (
         badly_fitted(5, "calo_position", "calo_momentum"),
-        r"tracks above 10 GeV without hits where they enter, .* have \d+% of the energy",
+        r"entr.*: \d+ tracks above 10 GeV enter the ECAL where there are no hits, .* with \d+\.\d% of the energy: are",
     ),
-    "tracks beside their state": (badly_fitted(5), "or where their helix leads, have .* are they badly fitted, fakes"),
+    "tracks beside their state": (
+        badly_fitted(5),
+        "or not where their helix leads, with .* are they badly fitted, fakes",
+    ),
     "ECAL barrel x 0.5": (
         energy(0.5, "ecal", "barrel"),
         "fifth of the hits of ecal_barrel have less than 0.00.* expected",
