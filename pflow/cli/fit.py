@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, NoReturn
 
 import pytorch_lightning as pl
 import torch
-from pytorch_lightning.callbacks import EarlyStopping, LearningRateMonitor, ModelCheckpoint
+from pytorch_lightning.callbacks import EarlyStopping, LearningRateMonitor, ModelCheckpoint, StochasticWeightAveraging
 from pytorch_lightning.cli import LightningArgumentParser, LightningCLI
 from pytorch_lightning.utilities import rank_zero_only
 from pytorch_lightning.utilities.exceptions import MisconfigurationException
@@ -371,6 +371,8 @@ class TrainingCLI(LightningCLI):  # type: ignore[misc]
             # A batch may not use all of a model: e.g. no event of it has a track.
             changed["strategy"] = "ddp_find_unused_parameters_true"
         if self.verb == "fit":
+            if any(isinstance(callback, StochasticWeightAveraging) for callback in callbacks):
+                raise ConfigError("StochasticWeightAveraging: its average would be in no checkpoint: use --ema.decay")
             callbacks.insert(0, RunFolder(self.folder, self.parser.of_verb, self.options, logs=logs))
             changed["default_root_dir"] = given["default_root_dir"] or self.folder  # of what callbacks write
             # Lightning's ``save_last`` writes only beside a new best checkpoint.

@@ -50,7 +50,7 @@ class EpochLine(pl.Callback):  # type: ignore[misc]
         size = sum(parameter.numel() for parameter in pl_module.parameters())
         train, val = (f"{pl_module.data.n_events(split):,}" for split in ("train", "val"))
         text = f"{size:,} parameters, {train} training and {val} validation events, on {pl_module.device}"
-        pl_module.print(text, flush=True)
+        _print(pl_module, text)
         if (steps := trainer.estimated_stepping_batches) < trainer.max_steps:
             text = f"trainer.max_steps is {trainer.max_steps}, but {trainer.max_epochs} epochs (trainer.max_epochs)"
             warnings.warn(f"{text} have {steps} steps: for more, --trainer.max-epochs -1", stacklevel=2)
@@ -61,7 +61,7 @@ class EpochLine(pl.Callback):  # type: ignore[misc]
         shown = [key for key in COLUMNS if key in metrics and (self.validated or not key.startswith("val/"))]
         self.validated = False
         figures = [COLUMNS[key].format(float(metrics[key])) for key in shown]
-        pl_module.print(f"epoch {trainer.current_epoch + 1}: {', '.join(figures)}", flush=True)
+        _print(pl_module, f"epoch {trainer.current_epoch + 1}: {', '.join(figures)}")
 
     def on_train_end(self, trainer: pl.Trainer, pl_module: ParticleFlow) -> None:
         """Say that the training was stopped early, and why."""
@@ -69,7 +69,13 @@ class EpochLine(pl.Callback):  # type: ignore[misc]
             if early.stopping_reason_message and early.stopped_epoch:
                 reason = early.stopping_reason_message.removesuffix(" Signaling Trainer to stop.")
                 epochs = f"epoch {trainer.current_epoch} of {trainer.max_epochs}"
-                pl_module.print(f"stopped early, after {epochs}: {reason}", flush=True)
+                _print(pl_module, f"stopped early, after {epochs}: {reason}")
+
+
+def _print(pl_module: ParticleFlow, text: str) -> None:
+    """Print a line above a progress bar, at once also into a pipe; TQDM's bar knows no ``flush``."""
+    pl_module.print(text)
+    sys.stdout.flush()
 
 
 def check_run_folder(folder: Path, *, continued: str | None = None) -> None:
@@ -117,8 +123,8 @@ class LastCheckpoint(ModelCheckpoint):  # type: ignore[misc]
 
 def best_of(trainer: pl.Trainer, folder: Path) -> ModelCheckpoint:
     """The callback that keeps the best model in the run's folder; others are the user's."""
-    those = (one for one in trainer.checkpoint_callbacks if one.monitor and one.dirpath)
-    return next(one for one in those if Path(one.dirpath).resolve() == folder.resolve())
+    those = (one for one in trainer.checkpoint_callbacks if isinstance(one, ModelCheckpoint) and one.monitor)
+    return next(one for one in those if one.dirpath and Path(one.dirpath).resolve() == folder.resolve())
 
 
 def make_loggers(folder: Path) -> list[Any]:
@@ -226,7 +232,7 @@ class RunFolder(pl.Callback):  # type: ignore[misc]
 
     def on_train_end(self, trainer: pl.Trainer, pl_module: ParticleFlow) -> None:
         """Save the last step, after which there need be no validation, and so no checkpoint."""
-        saved = [of._last_global_step_saved for of in trainer.checkpoint_callbacks if of.filename == "last"]
+        saved = [of._last_global_step_saved for of in trainer.checkpoint_callbacks if isinstance(of, LastCheckpoint)]
         if saved and max(saved) < trainer.global_step and not trainer.fast_dev_run:
             trainer.save_checkpoint(self.folder / "last.ckpt", weights_only=False)
 

@@ -233,12 +233,12 @@ SWA = ["--trainer.callbacks+=StochasticWeightAveraging", "--trainer.callbacks.sw
     [
         (["--model_checkpoint.save_top_k=3"], r"save_top_k is 3, but all would be best\.ckpt: give each a name"),
         (["--model_checkpoint.save_last=link"], "save_last: pflow fit writes last.ckpt itself, no link"),
-        (SWA, "StochasticWeightAveraging copies a model before it is built: use --ema.decay"),
+        (SWA, "StochasticWeightAveraging: its average would be in no checkpoint: use --ema.decay"),
     ],
 )
-def test_what_would_lose_the_best_model_is_refused(tiny, data, options, message):
+def test_what_would_lose_the_best_model_is_refused(tiny, data, run, options, message):
     with pytest.raises(ConfigError, match=message):
-        fit.main("fit", [*tiny, *data, *options])
+        fit.main("fit", [*tiny, *data, *options, f"--start-from={run / 'best.ckpt'}"])
 
 
 def test_several_models_are_kept_and_a_users_own_callback_too(tiny, data, tmp_path):

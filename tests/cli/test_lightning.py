@@ -11,7 +11,7 @@ import pytest
 import pytorch_lightning as pl
 import torch
 import yaml
-from pytorch_lightning.callbacks import BaseFinetuning
+from pytorch_lightning.callbacks import BaseFinetuning, StochasticWeightAveraging
 from pytorch_lightning.tuner import Tuner
 
 import pflow
@@ -356,6 +356,12 @@ def test_finetuning_and_its_empty_groups_of_parameters(run, small, trainer):
             lambda data: pl.Trainer(accelerator="cpu", max_epochs=-1, **QUIET).fit(ParticleFlow(), data),
             "number of steps: set trainer.max_steps, or max_epochs and no data.max_tokens",
         ),
+        (
+            lambda data: pl.Trainer(
+                accelerator="cpu", max_epochs=1, callbacks=[StochasticWeightAveraging(1e-2)], **QUIET
+            ).fit(ParticleFlow(), data),
+            "StochasticWeightAveraging copies a model before it is built",
+        ),
     ],
 )
 @pytest.mark.filterwarnings("ignore:You defined a `validation_step`")
@@ -379,9 +385,13 @@ def test_a_run_is_resumed_and_evaluated_by_the_words_best_and_last(run, tmp_path
 
 
 def test_callbacks_find_a_logger_and_write_to_the_folder_of_the_run(tiny, data, tmp_path):
-    added = ["--trainer.callbacks+=DeviceStatsMonitor", "--trainer.callbacks+=ModelCheckpoint"]
+    """Lightning's progress bar and its checkpoint after an error may be among them."""
+    names = ("DeviceStatsMonitor", "TQDMProgressBar", "OnExceptionCheckpoint", "ModelCheckpoint")
+    added = [f"--trainer.callbacks+={name}" for name in names]
+    added.insert(3, f"--trainer.callbacks.dirpath={tmp_path}")
     words = [*added, "--trainer.callbacks.every_n_train_steps=2", "--trainer.max_steps=2"]
     words += ["--trainer.profiler=SimpleProfiler", "--trainer.profiler.filename=t"]
+    words.append("--trainer.enable_progress_bar=true")
     assert main(["fit", *tiny, *data, *words]) == 0
     assert (tmp_path / "run" / "checkpoints" / "epoch=0-step=2.ckpt").is_file()
     assert (tmp_path / "run" / "fit-t.txt").is_file()
