@@ -70,6 +70,7 @@ DECISIVE = {
     "--start_from": "start_from",
     "--model.reconstructor": "class_path",
     "--model.reconstructor.class_path": "class_path",
+    "--model.reconstructor.help": "class_path",
     **dict.fromkeys(("-o", "--output"), "output"),
 }
 """Options that choose the model, on the command line and in configurations."""
@@ -233,9 +234,11 @@ class Parser(LightningArgumentParser):  # type: ignore[misc]
         value = re.search(r"Given value: (?!NestedArg|Namespace)(\S+)$", text)
         # jsonargparse lists the error of each type of a union; the user did not mean the plain types.
         text = re.sub(r'Parser key "[\w.]+":|Does not validate.*?Errors:| Given value type.*', "", text)
+        text = re.sub(r" Subclass types expect one of:.*?\(implicit class_path\)", "", text)
         reasons = [part.strip() for part in text.split(" - ") if part.strip()]
         plain = " or ".join(part for part in reasons if not part.endswith("<class 'NoneType'>"))
-        reason = next((part for part in reasons if not part.startswith("Expected a <class")), plain)
+        plain = next((part for part in reasons if not part.startswith("Expected a <class")), plain)
+        reason = next((part for part in reasons if "arguments are required" in part), plain)
         for theirs, ours in IN_WORDS.items():
             reason = re.sub(theirs, ours, reason)
         reason += f", found {value[1]}" if value and ", found " not in reason else ""
@@ -244,6 +247,8 @@ class Parser(LightningArgumentParser):  # type: ignore[misc]
         if wrong and "nearest matches" not in reason:  # an architecture's own parser has added them
             known = getattr(self, "of_verb", self)._option_string_actions  # type: ignore[union-attr]
             suggestions = nearest_options(".".join(filter(None, wrong.groups())), known)
+            if wrong[1] == "lr_scheduler":  # Lightning's
+                suggestions = ["--model.warmup", "--model.final_lr"]
         if key:
             reason = f"--{key}.{reason[2:]}" if re.match(r"--[\w.]+:", reason) else f"--{key}: {reason}"
         reason = re.sub(r"^(--[\w.]+): .*arguments are required: (\w+)$", r"\1 needs \2, too: give \1.\2", reason)
@@ -345,7 +350,10 @@ class TrainingCLI(LightningCLI):  # type: ignore[misc]
         except PflowError:
             raise
         except (MisconfigurationException, RuntimeError, TypeError, ValueError) as error:
-            raise ConfigError(str(error)) from error
+            # Of a union jsonargparse gives the error of each type, e.g. of a logger whose library is not installed.
+            text = " ".join(str(error).split())
+            found = re.search(r"Problem with given class_path '([\w.]+'): (.*?)(?: - Expected a |$)", text)
+            raise ConfigError(f"'{found[1]}: {found[2]}" if found else str(error)) from error
         split = {"fit": "" if self.resumed else "val", "validate": "val", "test": "test"}.get(self.verb, "")
         if self.begun.model and (paths := self.datamodule.paths.get(split)):
             warn_of_training(self.begun.model.header.to_dict(), matching(paths), calibration=False)

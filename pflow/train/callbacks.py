@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import os
+import re
 import signal
 import sys
 import threading
@@ -220,7 +221,14 @@ class RunFolder(pl.Callback):  # type: ignore[misc]
         if trainer.is_global_zero and not self.saved:
             self.folder.mkdir(parents=True, exist_ok=True)
             with replacing(self.folder / "config.yaml", force=True) as partial:
-                self.parser.save(self.configuration, partial, skip_none=False, overwrite=True, multifile=False)
+                try:
+                    self.parser.save(self.configuration, partial, skip_none=False, overwrite=True, multifile=False)
+                except ValueError as error:
+                    what = ", ".join(re.findall(r"'cannot represent an object', (.*?)\)", str(error)))
+                    text = (
+                        f"config.yaml cannot hold {what or error}, the default of an option: give it as text"
+                    )
+                    raise ConfigError(f"{text}, as --trainer.callbacks.interval step for a Timer") from error
                 # jsonargparse's text for what it cannot write, e.g. a device, cannot be read again: a default is used.
                 lines = partial.read_text("utf-8").splitlines(keepends=True)
                 partial.write_text("".join(line for line in lines if UNWRITABLE not in line), "utf-8")

@@ -155,6 +155,11 @@ def test_each_verb_has_help_and_names_the_nearest_option(verb, capsys):
     assert capsys.readouterr().err.startswith(said)
 
 
+def test_a_network_has_help_by_its_short_name(capsys):
+    assert main(["fit", "--model.reconstructor.help", "translation"]) == 0
+    assert "TranslationReconstructor" in capsys.readouterr().out
+
+
 def test_an_error_of_a_configuration_does_not_blame_the_command_line(tmp_path, capsys):
     (tmp_path / "a.yaml").write_text(
         "model: {reconstructor: {class_path: pflow.model.translation.TranslationReconstructor, "
@@ -404,6 +409,11 @@ def test_callbacks_find_a_logger_and_write_to_the_folder_of_the_run(tiny, data, 
         (["--trainer.barebones=true"], "barebones is True, but pflow fit writes checkpoints"),
         (["--trainer.accelerator=tpu"], "torch_xla"),
         (["--seed-everything=true"], "error: seed_everything is True: give a number, with which the training is the"),
+        (["--trainer.logger=WandbLogger"], "error: 'pytorch_lightning.loggers.WandbLogger': Requirement 'wandb"),
+        (
+            ["--trainer.callbacks=Timer", "--trainer.callbacks.duration=00:12:00:00"],
+            "cannot hold <Interval.step: 'step'>, the default of an option: give it as text, as --trainer.callbacks",
+        ),
         (["--trainer.callbacks=EarlyStopping", "--trainer.callbacks.monitor=x"], "conditioned on metric `x`"),
     ],
 )
