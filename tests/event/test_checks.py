@@ -527,7 +527,7 @@ ONE_SCALE = "entry 3: energies of hits of the ECAL .*; entry 3: energies of hits
         (reference(0.0, "energy"), "reference have 0.00 times the energy of hits or tracks"),
         (reference(3.0, *FOUR_MOMENTUM), r"reference have [34]\.\d+ times the energy of hits or tracks"),
         (four_times(reference(1.5, *FOUR_MOMENTUM)), r"reference have 1\.[45]\d times the energy of true ones"),
-        (four_times(reference(0.6, *FOUR_MOMENTUM)), r"reference have 0\.[56]\d times the energy of true ones"),
+        (four_times(reference(0.6, *FOUR_MOMENTUM)), r"have 0\.[56]\d times the smaller of true energy and hits"),
         (reference_before, r"\d+% of the 1\d hardest neutral .* no hits .* around them: is it of other events\?"),
         (reference(-1.0, "pz"), r"\d+% of the 1\d hardest neutral particles of the reference have no hits"),
         (reference(0.0, "px", "py", "pz"), r"momenta of the particles of the reference are 0\.00 times their energies"),
