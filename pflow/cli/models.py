@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 def reconstruct_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of `pflow reconstruct`."""
     parser.add_argument("inputs", nargs="+", metavar="IN.root", help="event files; truth is not needed")
-    add_option(parser, "checkpoint", otherwise="general, or the model that comes with pflow for the file's detector")
+    add_option(parser, "checkpoint", otherwise="general")
     place = parser.add_mutually_exclusive_group(required=True)
     add_option(
         place,
@@ -112,7 +112,7 @@ def _report(summary: Summary, place: str) -> str:
 
 CHOICES = {
     "eos_threshold": "probabilities of the end of the sequence from which decoding stops",
-    "existence_threshold": "existence probabilities above which the refinement keeps a particle",
+    "existence_threshold": "existence probabilities from which on the refinement keeps a particle",
 }
 """Decoding options that are compared; the second of models with a refinement alone."""
 

@@ -574,16 +574,16 @@ def readable_models(file: EventFile) -> dict[str, str]:
 
 
 def shipped_model(file: EventFile) -> str:
-    """The model that comes with pflow for an open file's detector.
+    """The model that comes with pflow for any detector, by name.
 
-    InputError: the detector is not described, or unlike all that the model was trained on.
+    InputError: the open file's detector is not described, or unlike all that the model was trained on.
     """
+    name = "general"
     try:
-        check_described(file.detector)  # one of the models reads every detector that is described
+        check_described(file.detector)
     except ConfigError as error:
         message = f"{error}, or name a model with --checkpoint"
         raise InputError(message, file=file.path, field="detector") from error
-    name = fitting_models(file.detector)[0]
     if reason := _unlike(file.detector, name):
         raise InputError(f"{reason}, or use it anyway (--checkpoint {name})", file=file.path, field="detector")
     return name
