@@ -34,6 +34,7 @@ from pflow.physics.detector import Detector
 from pflow.show import html_table
 from pflow.tokens.particles import Calibration
 from pflow.tokens.tokeniser import Tokeniser
+from pflow.tokens.tokens import PARTS
 
 FORMAT = 2
 """Version of the header's layout, the only one that was ever published."""
@@ -214,7 +215,7 @@ class TrainedModel:
             ("detector", self.tokeniser.reads_detector),
             ("network", type(self.reconstructor).__name__),
             ("weights", f"{n_weights:,}"),
-            ("reads", " and ".join(["hits"] + ["tracks"] * bool(tokens.track_features))),
+            ("reads", " and ".join(part.replace("_", " ") for part in PARTS if tokens.features(part))),
             ("truth rule", tokens.rule),
         ]
 

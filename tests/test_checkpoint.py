@@ -225,7 +225,9 @@ def test_shipped_models_are_small_and_old_names_lead_to_them():
             renamed = read_checkpoint(name)
         assert (renamed.path, renamed.digest) == ("general", read_checkpoint("general").digest)
     for name in shipped_models():
-        assert load_model(name).reconstructor.decoding.max_particles >= 1
+        model = load_model(name)
+        assert model.reconstructor.decoding.max_particles >= 1
+        assert ("tracker hits" in repr(model)) == (name == "ild-g4-translation")
         assert sum(path.stat().st_size for path in (weights_dir() / name).iterdir()) <= 4e6  # bytes
 
 
