@@ -53,6 +53,7 @@ CHATTER = (
     *("ended before the epoch ended and your dataloader is not resumable", "dirpath has changed"),
     *("WeightAveraging callback with a model that overrides", "checkpoint was not created with WeightAveraging"),
     "could not find the monitored key",  # in an epoch without a validation
+    "Couldn't infer the batch indices",  # a `Prediction` has its entries
 )
 """Warnings of Lightning on which a user of pflow need not act."""
 SAVE_EVERY = timedelta(minutes=5)
@@ -372,7 +373,8 @@ class TrainingCLI(LightningCLI):  # type: ignore[misc]
         if logs or given["logger"] is False:
             changed["logger"] = NoLogger(self.folder) if self.verb == "fit" else False
         if self.verb == "predict" and not callbacks:
-            keep = "pflow reconstruct writes particles to a file, and so may a callback (--trainer.callbacks)"
+            keep = "pflow reconstruct writes particles to a file, and so may a callback (--trainer.callbacks); "
+            keep += "a prediction has the paths and entries of its events"
             warnings.warn(f"nothing is kept of what is predicted: {keep}", stacklevel=2)
         devices = torch.cuda.device_count() if given["devices"] in ("auto", "-1", -1) else given["devices"]
         if given["strategy"] == "auto" and (devices not in (0, 1, "1") or given["num_nodes"] > 1):

@@ -44,7 +44,7 @@ VERBS = {
     "recipe": "train a model in stages and calibrate it: pflow recipe photon --data-dir g4 --output runs/photon",
     "inspect": "show the content of a file, or the provenance of an output or a model",
     "detector": "draft the YAML description of a file's detector, for --detector",
-    "convert": "turn the first paper's HDF5 files into ROOT files",
+    "convert": "write events of any format as a flat ntuple (layout g4)",
     "reconstruct": "turn events into particles with a trained model: ROOT file in, ROOT file out",
     "evaluate": "compare reconstructed particles with the truth: metrics, table, plots, report",
     "scan": "compare variants of a detector without retuning: pflow scan FILE --vary cells=1,2,4 --output DIR",

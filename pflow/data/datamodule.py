@@ -390,7 +390,8 @@ class ParticleFlowData(pl.LightningDataModule):  # type: ignore[misc]
         if trained is not None and trained is not self.tokeniser:
             self.use(trained)
         if self.tokeniser is None:
-            raise ConfigError("there is no tokeniser: name a trained model (--checkpoint, ckpt_path), or train one")
+            text = "there is no tokeniser: name a trained model (--checkpoint, ckpt_path), or train one"
+            raise ConfigError(f"{text}; of a data module by itself: data.use(module.tokeniser)")
         # With Lightning's overfit_batches each epoch has the same ones.
         shuffle = name == "train" and not (self.trainer is not None and self.trainer.overfit_batches)
         dataset = EventDataset(

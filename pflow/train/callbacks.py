@@ -225,9 +225,7 @@ class RunFolder(pl.Callback):  # type: ignore[misc]
                     self.parser.save(self.configuration, partial, skip_none=False, overwrite=True, multifile=False)
                 except ValueError as error:
                     what = ", ".join(re.findall(r"'cannot represent an object', (.*?)\)", str(error)))
-                    text = (
-                        f"config.yaml cannot hold {what or error}, the default of an option: give it as text"
-                    )
+                    text = f"config.yaml cannot hold {what or error}, the default of an option: give it as text"
                     raise ConfigError(f"{text}, as --trainer.callbacks.interval step for a Timer") from error
                 # jsonargparse's text for what it cannot write, e.g. a device, cannot be read again: a default is used.
                 lines = partial.read_text("utf-8").splitlines(keepends=True)

@@ -11,7 +11,7 @@ import pytest
 import pytorch_lightning as pl
 import torch
 import yaml
-from pytorch_lightning.callbacks import BaseFinetuning, StochasticWeightAveraging
+from pytorch_lightning.callbacks import BaseFinetuning, BasePredictionWriter, StochasticWeightAveraging
 from pytorch_lightning.tuner import Tuner
 
 import pflow
@@ -109,7 +109,9 @@ def test_predict_is_calibrated_as_a_reconstruction(trainer, sample_dir):
 
 
 def test_a_module_without_weights_is_not_evaluated(trainer, samples):
-    with pytest.raises(ConfigError, match="there is no tokeniser: name a trained model"):
+    with pytest.raises(
+        ConfigError, match=r"there is no tokeniser: name a trained model.*: data\.use\(module\.tokeniser\)"
+    ):
         trainer.validate(ParticleFlow(), samples)
     with pytest.raises(ConfigError, match="there is no model"):
         ParticleFlow()(None)
@@ -128,7 +130,7 @@ def test_a_training_is_resumed_by_a_trainer_alone(run, small, tiny):
     assert module.tokeniser == pflow.load_model(best(run)).tokeniser
 
 
-def test_each_verb_of_the_command_line_evaluates_a_model(run, small, capsys):
+def test_each_verb_of_the_command_line_evaluates_a_model(run, small, capsys, monkeypatch):
     """Named as pflow does, by --checkpoint, and as Lightning does."""
     quiet = ["--trainer.accelerator=cpu", "--trainer.enable_progress_bar=false"]
     for verb, split, option in (("validate", "val", "--checkpoint"), ("test", "test", "--ckpt_path")):
@@ -138,6 +140,10 @@ def test_each_verb_of_the_command_line_evaluates_a_model(run, small, capsys):
         assert f"{small['val']}: the model was trained on this file" in shown.err
     assert main(["predict", "--ckpt_path", best(run), *quiet, f"--data.predict={small['val']}"]) == 0
     assert "nothing is kept of what is predicted: pflow reconstruct writes" in capsys.readouterr().err
+    monkeypatch.setattr(BasePredictionWriter, "write_on_batch_end", lambda *_: None)
+    words = ["--trainer.callbacks=BasePredictionWriter", "--trainer.callbacks.write_interval=batch"]
+    assert main(["predict", "--ckpt_path", best(run), *quiet, *words, f"--data.predict={small['val']}"]) == 0
+    assert "batch indices" not in capsys.readouterr().err
     assert main(["test", "--checkpoint", best(run), "--start-from=general", f"--data.test={small['val']}"]) == 2
     assert "--checkpoint and --start-from both name the model: give one" in capsys.readouterr().err
     for option in ("--checkpoint", "--ckpt_path"):

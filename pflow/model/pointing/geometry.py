@@ -209,7 +209,7 @@ def make_tokens_and_items(batch: Batch, *, n_subdetectors: int) -> tuple[Tokens,
     """Tokens and items of the readout of a batch; ValueError if the batch has no readout."""
     readout = batch.readout
     if readout is None:
-        raise ValueError("readout: the batch has none; the tokeniser's configuration must ask for it")
+        raise ValueError("readout: the batch has none; batches are made with the model's tokeniser (data.use)")
     n_tracks = readout.track_mask.shape[1]
     size, n_hit_tokens = batch.hits.mask.shape
     energy = readout.energy * readout.mask  # [B, N]
