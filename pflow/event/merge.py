@@ -85,9 +85,12 @@ def merge_hits(events: Events, merge: Merge, *, depth: Floats | None = None) -> 
     """Sum the hits of each event that lie in the same coarse cell, in the order of subdetector and place.
 
     Returns records [event, coarse cell], and the coarse cell of each original hit, int64 [event, hit]. Total energy and
-    energy-weighted mean position are the event's. `depth` float64 [all hits] is needed where the cells are cut in depth
-    and not in layers.
+    energy-weighted mean position are the event's. `depth` float64 [all hits]: needed where the cells are cut in depth
+    and not in layers; else a ConfigError.
     """
+    if merge.depth and depth is None:
+        remedy = "pflow.tokens.tokens.select gives the tokens of a model"
+        raise ConfigError(f"merge.depth cuts cells by the depth of hits, which is not given; {remedy}")
     counts = jagged.count(events.hits)
     event = jagged.event_index(counts)
     cells = cells_of(jagged.columns(events.hits), Grid.of(events.detector, merge), depth)

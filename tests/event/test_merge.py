@@ -48,6 +48,8 @@ def test_two_cells_in_a_coarse_one_by_hand():
     assert (first.time, first.layer, first.subdetector) == (6.5, 3, ECAL_BARREL)
     assert (second.energy, second.position.z) == (2.0, 121.0)
     assert cell_of.tolist() == [[0, 0, 1]]
+    with pytest.raises(ConfigError, match=r"merge\.depth cuts cells by the depth of hits, which is not given"):
+        merge_hits(events, Merge(ecal_mm=20.0, hcal_mm=90.0, depth=8.0))
 
 
 def test_cells_keep_energy_and_barycentre_and_hits_within_their_size(events):
