@@ -163,7 +163,8 @@ def _by_events(file: EventFile, stop: int, *, refused: str = "") -> FileContent:
     parts += [part(name, counts[name], reference if name == "reference" else None) for name in there if name != "hits"]
     # A calorimeter without hits cannot show whether its layers are known.
     if without_layers := [calorimeter.name for calorimeter, n, n_layered, _ in rows if n and not n_layered]:
-        reason = f"no cell encoding for {', '.join(without_layers)}"
+        source = "no cell encoding" if file.layout is None else f"layout '{file.layout.name}' gives no hits.layer"
+        reason = f"{source} for {', '.join(without_layers)}"
         missing.append(MissingPart("layers", "models that use the layers of hits", reason))
     checks = [*file.notes(), *unusable[:1]]
     if left_out:

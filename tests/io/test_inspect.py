@@ -6,7 +6,7 @@ import uproot
 
 from pflow.errors import ConfigError, InputError
 from pflow.io.inspect import inspect_file
-from pflow.io.open import ReadOptions, open_events
+from pflow.io.open import ReadOptions, open_events, read_events
 from pflow.io.root import Columns
 
 
@@ -167,3 +167,14 @@ def test_links_that_cannot_be_followed_leave_the_rest_readable(write, content, t
     assert file.calorimeter_hits == 5
     with open_events(path, detector=toy) as file:
         assert len(file.read(truth=False)) == 2
+
+
+def test_a_layout_without_layers_is_named(sample_dir, tmp_path):
+    hits = read_events(sample_dir / "gamma1_test_small.root", entry_stop=2).hits
+    with uproot.recreate(tmp_path / "bare.root") as file:
+        file["t"] = {"e": hits.energy, "in": hits.subdetector, **{axis: hits.position[axis] for axis in "xyz"}}
+    layout = "{name: bare, tree: t, detector: ild_g4, hits: {energy: e, x: x, y: y, z: z, subdetector: in}}"
+    (tmp_path / "bare.yaml").write_text(layout)
+    file = inspect_file(tmp_path / "bare.root", ReadOptions(layout=tmp_path / "bare.yaml"))
+    reason = next(part.reason for part in file.missing if part.name == "layers")
+    assert reason.startswith("layout 'bare' gives no hits.layer for ecal_barrel")
