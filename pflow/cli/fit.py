@@ -299,6 +299,8 @@ class TrainingCLI(LightningCLI):  # type: ignore[misc]
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         """Declare our options and links between options."""
         self.parser.of_verb = parser
+        seed = "seed of random numbers, with which a training is the same again"
+        parser._option_string_actions["--seed_everything"].help = f"{seed} (a whole number, default: %(default)s)"
         parser.set_defaults(self.begun.defaults)
         resume = "fit: resume the training in this folder, or from this checkpoint in it; else: the trained model"
         start = "start a new training from the weights of a trained model; the options of its network and its tokens "

@@ -274,7 +274,7 @@ def progress_bar(*, quiet: bool, transient: bool = False) -> Iterator[Callable[[
 EXIT_CODES = {
     0: "done",
     1: "error, explained in one line",
-    2: "wrong usage",
+    2: "an unknown option, or a value that it does not accept",
     3: "done, but entries or files were skipped (--on-error skip)",
     129: "the terminal was closed (SIGHUP)",
     130: "interrupted (SIGINT)",

@@ -96,7 +96,8 @@ class ParticleFlowData(pl.LightningDataModule):  # type: ignore[misc]
         once.
     augment
         Changes of training events, drawn again in every epoch (`pflow.event.augment.Augmentation`): ``rotate`` in
-        phi, ``reflect`` in z, ``overlay`` of several events, ``disturb`` as a detector differs from its simulation.
+        phi, ``reflect`` in z, ``overlay`` of several events, ``disturb`` as a detector differs from its simulation,
+        ``detector``: moved into another detector.
         Other splits are read as they are, and the tokeniser is fitted on the training events before any of this.
     """
 

@@ -449,11 +449,12 @@ class Reconstruction(EventLists):
     particles
         [event, particle] records from `pflow.event.schema.make_particles`: four-momenta (`vector`), so that
         ``particles.pt``, ``particles.mass`` and ``+`` work, with pdg, charge [e] and score; if the algorithm gives
-        them, existence (a probability), scores (5, one a class) and covariance (10) [GeV^2], of one that is
-        what it is taken for. Sum, count and cluster them without weights: they exist more probably than not, and their
-        energies hold given this list. They are in the order of decoding, not of energy; ``1.1 * particles`` scales
-        energies, momenta and masses alike. A sum of covariances lacks what is lost or false. A data frame
-        has a row for each score: give it ``particles[["pdg", "energy", "px", "py", "pz"]]``.
+        them, existence (a probability), scores (5, one a class) and covariance (10) [GeV^2], if the
+        particle exists and its class is right. Sum, count and cluster them without weights: they exist more probably
+        than not, and their energies hold given this list. They are in the order of decoding, not of energy; ``1.1 *
+        particles`` scales energies, momenta and masses alike. A sum of covariances lacks what is lost or false.
+        ``ak.to_dataframe`` (needs pandas) repeats each particle for its five scores: choose columns first,
+        ``particles[["pdg", "energy", "px", "py", "pz"]]``.
     event, flags
         Event number of the input, int64 [event]; `pflow.event.events.Flag` bits, uint32 [event].
     name

@@ -229,8 +229,8 @@ def reconstruct(
     decoding
         Thresholds, and largest number of particles (cut events are flagged ``MAX_PARTICLES``); default: the model's.
     max_particles
-        Largest number of particles of any event, beyond which those that tracks start stay; default: the limit of
-        `decoding`, which may grow with the event.
+        Largest number of particles of any event; those with a track are kept even beyond it, and then no others.
+        Default: the limit of `decoding`, which may grow with the event.
     candidates
         Smallest existence probability of ``candidates``, returned beside the list; default: no candidates.
     merge_mm

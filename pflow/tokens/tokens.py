@@ -60,7 +60,8 @@ class TokenConfig:
         Whether to distinguish five particle classes only, instead of every PDG code in training.
     merge
         Sum hits into coarser cells, one token each: their size in mm in ECAL and HCAL (``ecal_mm``, ``hcal_mm``) and
-        the number of ``layers`` summed together; none: a token for each hit.
+        the number of ``layers`` summed together, or their ``depth``, and the ``ecal_sizes`` of a training; none: a
+        token for each hit.
     geometry
         Whether the model is for any described detector: it reads the kind of a hit's calorimeter and the hit's depth
         there (`pflow.physics.geometry`) instead of calorimeter and layer, and energies times the detector's
