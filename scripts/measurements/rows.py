@@ -54,14 +54,19 @@ class Row:
 
     @property
     def difference_text(self) -> str:
-        """The paired difference to the reference with its error, or "-"."""
+        """The paired difference to the reference with its error, or to as many digits as the value; or "-"."""
+        if not math.isnan(self.difference) and math.isnan(self.difference_low):
+            return f"{self.difference:+.{self._digits}f}"
         return number_text(Number(self.difference, self.difference_low, self.difference_high), sign=True)
+
+    @property
+    def _digits(self) -> int:
+        return max(len(self.text.split()[0].partition(".")[2]), 1)
 
     @property
     def others(self) -> tuple[str, str]:
         """The reference and the oracle, to as many digits as the value."""
-        digits = max(len(self.text.split()[0].partition(".")[2]), 1)
-        reference, oracle = ("-" if math.isnan(x) else f"{x:.{digits}f}" for x in (self.reference, self.oracle))
+        reference, oracle = ("-" if math.isnan(x) else f"{x:.{self._digits}f}" for x in (self.reference, self.oracle))
         return reference, oracle
 
 
