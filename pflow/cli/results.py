@@ -48,8 +48,9 @@ def evaluate_arguments(parser: argparse.ArgumentParser) -> None:
         add_option(parser, name, otherwise="as the model was trained")
     add_option(parser, "ignore-tracks")
     text = (
-        "cost of a match: energy and angle with a cut; shared hits, if RECO.root has links from hits (HitPF's "
-        "rule); or equal rank in energy in the event (the first paper's rule)"
+        "cost of a match: energy and angle with a cut; shared hits, for which each RECO.root needs links from "
+        "hits, and IN.root's reference is left out (HitPF's rule); or equal rank in energy in the event (the first "
+        "paper's rule)"
     )
     parser.add_argument("--match", **choice("angle_energy", "hits", "rank", text=text))
     text = "largest cost of a match by energy and angle (default: 3)"

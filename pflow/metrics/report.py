@@ -504,7 +504,7 @@ def method(result: EvaluationResult) -> str:
         f"Matching: {rule.definition}.",
     ]
     if isinstance(rule, HitMatching):
-        sentences.append("A reference in the files, which assigns no hits, is left out.")
+        sentences.append("References in files assign no hits, and are left out.")
     unlinked = [result.titles.get(name, name) for name, tree in result.algorithms.items() if _without_track_links(tree)]
     if 0 < len(unlinked) < len(result.algorithms):
         sentences.append(f"Tracks in none, of {', '.join(unlinked)} without links from tracks: in no charged particle.")

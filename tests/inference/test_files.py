@@ -13,7 +13,7 @@ import uproot
 
 import pflow
 from pflow.cli.main import main
-from pflow.cli.models import reconstruct_arguments
+from pflow.cli.models import _report, reconstruct_arguments
 from pflow.config import config_dir
 from pflow.errors import ConfigError, InputError
 from pflow.event.events import BadEntriesWarning, Flag, ImplausibleWarning
@@ -83,6 +83,13 @@ def test_outputs_add_up():
     for _ in range(2):
         total.add(Summary(n_events=2, track_momentum=np.array([3.0, 1.0, 0.5]), flagged=Counter(BAD_INPUT=1)))
     assert (total.n_events, total.track_momentum.tolist(), total.flagged["BAD_INPUT"]) == (4, [6.0, 2.0, 1.0], 2)
+
+
+def test_the_last_line_names_what_each_flag_is_for():
+    flagged = {"BAD_INPUT": 1, "UNUSABLE_HITS": 2, "UNUSABLE_TRACKS": 3, "NOT_FINITE": 4, "MAX_PARTICLES": 5}
+    line = _report(Summary(n_events=20, flagged=Counter(flagged)), "reco.root")
+    said = "1 skipped, 2 with hits left out, 3 with tracks left out, 4 whose numbers are not finite, 5 cut"
+    assert line.startswith(f"reco.root: 20 events, 0 particles, {said}")
 
 
 def test_an_output_has_the_particles_of_memory_provenance_and_its_inputs_entries(bare, model, events, tmp_path):

@@ -350,7 +350,7 @@ def test_matching_by_hits_needs_links_of_all_and_leaves_out_the_reference(truth,
     result = evaluation.result()
     assert list(result.algorithms) == ["PFlow", "Linked", "oracle"]
     assert same(result.algorithms["Linked"], result.algorithms["PFlow"])
-    assert "A reference in the files, which assigns no hits, is left out." in method(result)
+    assert "References in files assign no hits, and are left out." in method(result)
     with pytest.raises(InputError, match="reconstruction 'Bare' has no links from hits to its particles: match by"):
         evaluation.update(events, {"PFlow": linked(reco), "Bare": reco})
 

@@ -14,7 +14,7 @@ from pflow.event.events import Events, concatenate
 from pflow.event.schema import make_hits, make_links, make_particles
 from pflow.io.open import read_events
 from pflow.physics.detector import load_detector
-from pflow.plots.display import COLOUR_BY, event_page, interactive_figure, make_scene, plot_event
+from pflow.plots.display import COLOUR_BY, arrow_points, event_page, interactive_figure, make_scene, plot_event
 
 
 def contents(scene):
@@ -126,6 +126,13 @@ def test_colours_follow_the_particle_of_the_largest_weight(event, reconstruction
     assert contents(scene) == {"pi+ 5.1 GeV": [0, 1, 5], "no reconstructed particle": [2, 3, 4]}
     assert scene.note == "hits coloured by the PFlow particle with the largest weight"
     assert scene.lines[0].colours == (scene.groups[0].colour,)
+
+
+@pytest.mark.parametrize(("energy", "units"), [(1.0, 1.0), (10.0, 1.5), (0.1, 0.5), (1e5, 2.5), (0.0, 0.2)])
+def test_an_arrow_grows_by_half_a_unit_a_decade(energy, units):
+    arrow = arrow_points([[1.0, 2.0, 3.0]], [[0.0, 0.6, 0.8]], [energy], 100.0)[0]
+    np.testing.assert_allclose(arrow[0], [1, 2, 3])
+    np.testing.assert_allclose(arrow[1] - arrow[0], np.array([0.0, 0.6, 0.8]) * units * 100.0, atol=1e-9)
 
 
 @pytest.mark.parametrize("colour_by", COLOUR_BY)
