@@ -129,7 +129,9 @@ def test_an_empty_event_and_the_largest_number_of_particles(run, toy):
         ("hit 1 1 2 3 2 0 0", "hits[1].subdetector", "expected 0 to 1, found 2"),
         ("hit 1 1 2 3 0 -1 0", "hits[1].layer", "not known"),
         (TRACK.strip().replace("3", "nan", 1), "tracks[0].pz", "not known"),
-        (TRACK.strip().replace("-1", "2000", 1), "tracks[0].charge", "expected -1000 to 1000, found 2000"),
+        (TRACK.strip().replace("-1", "2000", 1), "tracks[0].charge", "expected -1.01 to 1.01, found 2000"),
+        (TRACK.strip().replace("1 2 3 -1", "0 0 0 -1"), "tracks[0].px", "expected a momentum, found (0, 0, 0) GeV"),
+        ("hit 1 0 0 0 0 0 0", "hits[1].energy", "expected 0 at the origin, (0, 0, 0) mm, found 1"),
     ],
 )
 def test_an_impossible_value_is_an_error_that_names_it(error_of, toy, line, field, message):

@@ -110,7 +110,7 @@ std::size_t index_of(const std::vector<std::string>& names, const std::string& n
 
 // --------------------------------------------------------------------------------------------------------- inputs
 
-constexpr float max_charge = 1e3f;  // e
+constexpr float max_charge = 1.01f;  // e
 constexpr float max_layer = 65535.f;
 
 /// A member of hits or tracks, and its range.
@@ -348,6 +348,13 @@ class Reconstructor::Implementation {
         inputs.push_back(tensor(numbers.back(), tracks.size(), members.size()));
       }
     }
+    for (std::size_t i = 0; i < hits.size(); ++i)
+      if (hits[i].energy > 0 && hits[i].x == 0 && hits[i].y == 0 && hits[i].z == 0)
+        throw Error("hits[" + std::to_string(i) + "].energy", "expected 0 at the origin, (0, 0, 0) mm, found " +
+                                                                  shown(hits[i].energy));
+    for (std::size_t i = 0; i < tracks.size() && reads_tracks_; ++i)
+      if (tracks[i].px == 0 && tracks[i].py == 0 && tracks[i].pz == 0)
+        throw Error("tracks[" + std::to_string(i) + "].px", "expected a momentum, found (0, 0, 0) GeV");
     const bool has_hit =
         std::any_of(hits.begin(), hits.end(), [this](const Hit& hit) { return hit.energy > energy_above_; });
     if (!has_hit && (tracks.empty() || !reads_tracks_)) return {};

@@ -124,7 +124,8 @@ class Reconstructor {
   Reconstructor(Reconstructor&&) noexcept;
   Reconstructor& operator=(Reconstructor&&) noexcept;
 
-  /// Particles of an event; none if it has neither hits nor tracks. A model without tracks does not look at them.
+  /// Particles of an event; none if it has neither hits nor tracks. A model without tracks does not look at them. A track
+  /// that is given twice counts twice: leave clones out.
   /// @throws Error  names the member of a hit or track that is impossible, or that the model reads and is not known
   Reconstruction reconstruct(const std::vector<Hit>& hits, const std::vector<Track>& tracks) const;
 
