@@ -133,11 +133,11 @@ bool is_usable(const edm4hep::TrackState& state) {
 /// Behind which share of the way to the front face a point is behind the ECAL.
 double behind_ecal(const Face& face) { return face.outer_radius / face.radius / front; }
 
-/// Whether a point is not near the front of the calorimeter: well inside of it or `most` of the way to it and more.
+/// Whether a point is not near the front of the calorimeter: well inside of it, `most` of the way to it and more, or NaN.
 bool is_elsewhere(const Vector& r, const Face& face, double most) {
   const double radius = std::hypot(r[0], r[1]), z = std::abs(r[2]);
   const bool inside = radius < front * face.radius && z < front * face.half_length;
-  return face.outer_radius > 0 && (inside || radius > most * face.radius || z > most * face.half_length);
+  return face.outer_radius > 0 && (inside || !(radius <= most * face.radius && z <= most * face.half_length));
 }
 
 /// Moves a place and momentum on a helix back to where it is closest to the z axis; its signed D0 and its Z0, mm.
