@@ -104,7 +104,7 @@ def test_values_rows_and_existence_go_from_graph_to_graph_by_name(run, toy, tmp_
     first = event["particles"][0]
     assert first["momentum"] == [2.5] * 3
     assert first["covariance"] == [2.5] * 10
-    assert first["class_probability"] == [0.5] * 5
+    assert (first["class_probability"], first["score"]) == ([0.5] * 5, 0.5)
     assert (first["pdg"], first["charge"], first["mass"], first["tracks"]) == (22, 0, 0, [])
     assert not event["truncated"]
     model = write_toy(tmp_path / "model", change=("refinement", existence("Mul(deposit, half)")))
@@ -113,12 +113,14 @@ def test_values_rows_and_existence_go_from_graph_to_graph_by_name(run, toy, tmp_
     assert "existence" not in run(toy, f"event\n{HIT}")[0]["particles"][0]
 
 
-def test_an_empty_event_and_the_largest_number_of_particles(run, toy):
-    text = f"event\nevent\nhit 0 1 2 3 0 0 nan\nevent\n{TRACK}event\n{HIT}"
+def test_an_empty_event_and_the_largest_number_of_particles(run, toy, tmp_path):
+    text = f"event\nevent\nhit 0 0 0 0 0 0 nan\nevent\n{TRACK}event\n{HIT}"
     assert [len(event["particles"]) for event in run(toy, text)] == [0, 0, 0, 1]
     full, cut = run(toy, f"event\n{4 * HIT}event\n{5 * HIT}")
     assert [len(full["particles"]), len(cut["particles"])] == [4, 4]
     assert (full["truncated"], cut["truncated"]) == (False, True)
+    without_tracks = write_toy(tmp_path / "model", energy_above="2", tracks="0")
+    assert run(without_tracks, f"event\n{HIT}{TRACK.replace('1 2 3', '0 0 0')}")[0]["particles"] == []
 
 
 @pytest.mark.parametrize(
@@ -185,12 +187,55 @@ def test_a_model_that_the_library_does_not_know_is_an_error(error_of, tmp_path, 
             "different numbers of particles",
         ),
         (("refinement", {"energy = Cast<to = 11>(deposit)": "energy = Log(mass)"}), "numbers that are not finite"),
+        (("refinement", {"column = Unsqueeze(energy": "no = Log(mass)\n column = Unsqueeze(no"}), "not finite"),
+        (
+            ("refinement", {"score_column = Unsqueeze(score": "no = Log(charge)\n score_column = Unsqueeze(no"}),
+            "not finite",
+        ),
+        (
+            ("refinement", {"link_particle = Range(first, size, step)": "link_particle = Add(hit, one)"}),
+            "or no particle",
+        ),
         (("refinement", existence("Slice(deposit, zero, zero)")), "different numbers of particles"),
         (("refinement", existence("Log(charge)")), "numbers that are not finite"),
     ],
 )
 def test_graphs_that_do_not_fit_are_an_error(error_of, tmp_path, change, message):
     assert message in error_of(write_toy(tmp_path / "model", change=change))
+
+
+def test_a_refinement_of_another_export_is_an_error(error_of, tmp_path):
+    model = write_toy(tmp_path / "model", export="1")
+    decoder = onnx.load(str(model / "decoder.onnx"))
+    onnx.helper.set_model_props(decoder, {"export": "1"})
+    onnx.save(decoder, str(model / "decoder.onnx"))
+    assert "refinement.onnx: is of another export than encoder.onnx" in error_of(model)
+
+
+def test_half_of_the_tracks_may_enter_the_calorimeter_nowhere(run, error_of, tmp_path):
+    change = ("encoder", {"float[K] track_charge)": "float[K] track_charge, float[K, 3] track_calo_position)"})
+    model = write_toy(tmp_path / "model", change=change, known=METADATA["known"] + ",track_calo_position")
+    near = TRACK.replace("-1 nan nan nan", "-1 1800 0 0")
+    assert len(run(model, f"event\n{HIT}{near}{TRACK}")[0]["particles"]) == 1
+    assert "tracks[1].calo_x: the model reads it" in error_of(model, f"event\n{HIT}{near}{TRACK}{TRACK}")
+
+
+USAGE_DATA = """#include <cstdio>
+#include <cstdlib>
+#include "pflow.h"
+int main(int, char** argv) {
+  const pflow::Reconstructor reconstructor(argv[1]);
+  std::puts(std::getenv("ORT_DISABLE_TELEMETRY"));
+}
+"""
+
+
+def test_onnx_runtime_sends_no_usage_data(library, toy, tmp_path):
+    (tmp_path / "usage.cpp").write_text(USAGE_DATA)
+    program = compile_program(library, tmp_path / "usage.cpp", flags="-O0")
+    for given, expected in (({}, "1"), ({"ORT_DISABLE_TELEMETRY": "0"}, "0")):
+        done = subprocess.run([program, toy], check=True, capture_output=True, text=True, env=given)
+        assert done.stdout.strip() == expected
 
 
 @pytest.fixture(scope="module")
@@ -374,15 +419,17 @@ def test_tracks_without_a_state_at_the_calorimeter_are_followed(run_event, tmp_p
 
 
 def test_impossible_hits_and_tracks_are_left_out(run_event):
-    hits = ("hit nan 1 2 3 0", "hit -1 1 2 3 0", "hit 1 2 3 inf 0", *3 * ["hit 1 2 3 4 5"])
+    bad = ("hit nan 1 2 3 0", "hit -1 1 2 3 0", "hit 1 2 3 inf 0", "hit 1 0 0 0 0", "hit 2e5 1 2 3 0")
+    hits = (*bad, *5 * ["hit 1 2 3 4 5"])
     rows = run_event(ECAL, *hits, "track", "track", state(1), "track", state(1, omega=1e-12))
-    assert [row[0] for row in rows["hit"]] == [0, 0, 0, 1, 1, 1]
+    assert [row[0] for row in rows["hit"]] == [0] * 5 + [1] * 5
     assert (len(rows["track"]), rows["unused"]) == (1, [[0, 2]])
     assert rows["flags"] == [[Flag.UNUSABLE_HITS | Flag.UNUSABLE_TRACKS]]
-    of_one = (state(1), state(1, phi=0.302), state(1, phi=0.3004), state(1, omega=-1.03e-3))
+    changed = ({"phi": 0.302}, {"phi": 0.3004}, {"omega": -1.03e-3}, {"omega": -1.2e-3}, {"omega": 1e-3})
+    of_one = (state(1), *(state(1, **values) for values in changed))
     again = (line for of_track in of_one for line in ("track", of_track))
     rows = run_event(ECAL, *hits, *again)
-    assert (len(rows["track"]), rows["unused"]) == (2, [[2, 3]])
+    assert (len(rows["track"]), rows["unused"]) == (4, [[2, 3]])  # other momenta and charges are other tracks
     rows = run_event(ECAL, *hits[:-1])  # more than half of them: for the library to refuse
     assert np.isnan(rows["hit"][0][0])
     assert rows["flags"] == [[0]]
