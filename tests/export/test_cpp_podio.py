@@ -8,6 +8,7 @@ import dataclasses
 import functools
 import os
 import re
+import resource
 import shutil
 import subprocess
 from pathlib import Path
@@ -61,8 +62,8 @@ def compile_with_podio(source: Path, library: Path) -> Path:
     return program
 
 
-def run(*command):
-    done = subprocess.run(list(map(str, command)), capture_output=True, text=True)
+def run(*command, **options):
+    done = subprocess.run(list(map(str, command)), capture_output=True, text=True, **options)
     return done.returncode, done.stderr
 
 
@@ -70,8 +71,8 @@ def run(*command):
 def pflow_podio(library, exported):
     """Runs the program with a model of CLD."""
     program, model = compile_with_podio(SOURCES / "pflow_podio.cpp", library), exported(MODEL, "cld")
-    return lambda source, output, *options, collections=COLLECTIONS: run(
-        program, *options, model, source, output, *collections
+    return lambda source, output, *options, collections=COLLECTIONS, **process: run(
+        program, *options, model, source, output, *collections, **process
     )
 
 
@@ -246,6 +247,20 @@ def test_the_input_and_outputs_that_exist_are_not_replaced(pflow_podio, source, 
     assert "it exists; choose another name, or replace it with --force" in message
     assert (tmp_path / "out.root").read_text() == "mine"
     assert pflow_podio(path, tmp_path / "out.root", "--force") == (0, "")
+    assert pflow_podio(path, tmp_path, "--force") == (1, f"error: {tmp_path}: it is a folder; name a file\n")
+    status, message = pflow_podio(path, tmp_path / "none" / "out.root")
+    assert (status, message) == (1, f"error: {tmp_path / 'none'}: there is no such folder; make it first\n")
+
+
+@pytest.mark.parametrize("options", [("--force",), ("--force", "--ttree")])
+def test_an_output_that_is_not_whole_replaces_nothing(pflow_podio, source, tmp_path, options):
+    (tmp_path / "out.root").write_text("mine")
+    most = 100_000  # bytes; Python ignores the signal of a larger file, and so does the program, as on a full disk
+    process = {"restore_signals": False, "preexec_fn": lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))}
+    status, message = pflow_podio(source, tmp_path / "out.root", *options, **process)
+    assert status == 1
+    assert f"error: {tmp_path / 'out.root'}: it was not written whole: is the disk full" in message
+    assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("out.root", "mine")]
 
 
 def test_an_event_that_cannot_be_used_is_an_error_or_is_skipped(pflow_podio, job, source, tmp_path):

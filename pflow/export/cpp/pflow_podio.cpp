@@ -81,8 +81,11 @@ Arguments parse(const std::vector<std::string>& words) {
   const std::string &input = arguments.files[1], &output = arguments.files[2];
   if (std::error_code none; std::filesystem::exists(output)) {
     if (std::filesystem::equivalent(input, output, none)) throw pflow::Error(output, "it is the input");
+    if (std::filesystem::is_directory(output)) throw pflow::Error(output, "it is a folder; name a file");
     if (!arguments.force) throw pflow::Error(output, "it exists; choose another name, or replace it with --force");
   }
+  const auto folder = std::filesystem::absolute(output).parent_path();
+  if (!std::filesystem::is_directory(folder)) throw pflow::Error(folder.string(), "there is no such folder; make it first");
   return arguments;
 }
 
@@ -233,6 +236,13 @@ class Job {
         if (category != podio::Category::Event) writer_->writeFrame(reader_.readFrame(category, entry), category);
     }
     writer_->finish();
+    std::size_t n_written = 0;
+    try {  // ROOT says on stderr alone that it could not write
+      n_written = podio::makeReader(partial_).getEntries(podio::Category::Event);
+    } catch (const std::exception&) {
+    }
+    if (n_written != reader_.getEntries(podio::Category::Event))
+      throw pflow::Error(arguments_.files[2], "it was not written whole: is the disk full, or the quota used up?");
     std::filesystem::rename(partial_, arguments_.files[2]);
   }
 
