@@ -247,6 +247,8 @@ def test_the_input_and_outputs_that_exist_are_not_replaced(pflow_podio, source, 
     assert "it exists; choose another name, or replace it with --force" in message
     assert (tmp_path / "out.root").read_text() == "mine"
     assert pflow_podio(path, tmp_path / "out.root", "--force") == (0, "")
+    status, message = pflow_podio(tmp_path / "out.root", tmp_path / "again.root")
+    assert (status, "it holds a collection 'PFlow' already; reconstruct the file" in message) == (1, True)
     assert pflow_podio(path, tmp_path, "--force") == (1, f"error: {tmp_path}: it is a folder; name a file\n")
     status, message = pflow_podio(path, tmp_path / "none" / "out.root")
     assert (status, message) == (1, f"error: {tmp_path / 'none'}: there is no such folder; make it first\n")
@@ -261,6 +263,12 @@ def test_an_output_that_is_not_whole_replaces_nothing(pflow_podio, source, tmp_p
     assert status == 1
     assert f"error: {tmp_path / 'out.root'}: it was not written whole: is the disk full" in message
     assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("out.root", "mine")]
+
+
+def test_a_calorimeter_without_a_collection_is_said(pflow_podio, source, tmp_path):
+    collections = ("ECALBarrel=ecal_barrel", *COLLECTIONS[2:])
+    _, message = pflow_podio(source, tmp_path / "out.root", "--max-hits", "1", collections=collections)
+    assert message.startswith("ecal_endcap: no collection is named for it, none of its hits are read\nerror: ")
 
 
 def test_an_event_that_cannot_be_used_is_an_error_or_is_skipped(pflow_podio, job, source, tmp_path):
@@ -285,6 +293,7 @@ def test_an_event_that_cannot_be_used_is_an_error_or_is_skipped(pflow_podio, job
     [
         ((), ("ECALBarel=ecal_barrel",), "ECALBarel: no such edm4hep::CalorimeterHitCollection; the file has ECALB"),
         ((), ("ECALBarrel=ecal",), "ecal: the model has no such calorimeter; expected one of ecal_barrel"),
+        ((), (*COLLECTIONS, COLLECTIONS[0]), "ECALBarrel: expected each collection once, found it twice"),
         ((), (*COLLECTIONS[:-1], "Tracks"), "Tracks: no such edm4hep::TrackCollection; the file has SiTracks_Refitted"),
         (("--threads", "0"), COLLECTIONS, "--threads: expected a whole number from 1, found '0'"),
         (("--on-error", "stop"), COLLECTIONS, "--on-error: expected raise or skip, found 'stop'"),

@@ -23,6 +23,7 @@
 #include <filesystem>
 #include <future>
 #include <optional>
+#include <set>
 
 #include "event.h"
 
@@ -40,6 +41,7 @@ struct Arguments {
 
 Arguments parse(const std::vector<std::string>& words) {
   Arguments arguments;
+  std::set<std::string> names;  // of collections
   for (auto word = words.begin(); word != words.end(); ++word) {
     const auto value = [&word, &words] {
       if (std::next(word) == words.end()) throw pflow::Error(*word, "expected a value");
@@ -70,10 +72,12 @@ Arguments parse(const std::vector<std::string>& words) {
       throw pflow::Error(*word, "no such option");
     } else if (arguments.files.size() < 3) {
       arguments.files.push_back(*word);
-    } else if (const std::size_t sign = word->find('='); sign < word->size()) {
-      arguments.hits.emplace_back(word->substr(0, sign), word->substr(sign + 1));
+    } else if (const std::string name = word->substr(0, word->find('=')); !names.insert(name).second) {
+      throw pflow::Error(name, "expected each collection once, found it twice");
+    } else if (name.size() < word->size()) {
+      arguments.hits.emplace_back(name, word->substr(name.size() + 1));
     } else {
-      arguments.tracks.push_back(*word);
+      arguments.tracks.push_back(name);
     }
   }
   if (arguments.hits.empty())
@@ -123,6 +127,14 @@ class Job {
       if (!encoding) std::fprintf(stderr, "%s: no CellIDEncoding in the metadata, its layers are unknown\n", name.c_str());
       sources_.emplace_back(reconstructor_, subdetector, encoding.value_or(""));
     }
+    for (std::size_t i = 0; i < reconstructor_.subdetectors().size(); ++i)
+      if (std::none_of(sources_.begin(), sources_.end(), [i](const auto& s) { return std::size_t(s.subdetector()) == i; }))
+        std::fprintf(stderr, "%s: no collection is named for it, none of its hits are read\n",
+                     reconstructor_.subdetectors()[i].c_str());
+    for (const std::string& name : reader_.readEvent(0).getAvailableCollections())
+      if (name == "PFlow")
+        throw pflow::Error(arguments.files[1],
+                           "it holds a collection 'PFlow' already; reconstruct the file that it was made from");
     look_at_tracks();
     if (arguments.mc_links) {
       const podio::Frame frame = reader_.readEvent(0);
