@@ -15,6 +15,7 @@ from pathlib import Path
 
 import awkward as ak
 import numpy as np
+import onnx
 import pytest
 import uproot
 
@@ -71,7 +72,7 @@ def run(*command, **options):
 def pflow_podio(library, exported):
     """Runs the program with a model of CLD."""
     program, model = compile_with_podio(SOURCES / "pflow_podio.cpp", library), exported(MODEL, "cld")
-    return lambda source, output, *options, collections=COLLECTIONS, **process: run(
+    return lambda source, output, *options, model=model, collections=COLLECTIONS, **process: run(
         program, *options, model, source, output, *collections, **process
     )
 
@@ -269,6 +270,20 @@ def test_a_calorimeter_without_a_collection_is_said(pflow_podio, source, tmp_pat
     collections = ("ECALBarrel=ecal_barrel", *COLLECTIONS[2:])
     _, message = pflow_podio(source, tmp_path / "out.root", "--max-hits", "1", collections=collections)
     assert message.startswith("ecal_endcap: no collection is named for it, none of its hits are read\nerror: ")
+
+
+def test_hits_that_are_elsewhere_than_the_models_calorimeter_are_said(pflow_podio, exported, source, tmp_path):
+    model = shutil.copytree(exported(MODEL, "cld"), tmp_path / "model")
+    encoder = onnx.load(str(model / "encoder.onnx"))
+    (face,) = (entry for entry in encoder.metadata_props if entry.key == "calorimeter_face")
+    at_cld, rest = face.value.split(maxsplit=1)
+    for factor, alarm in ((0.9, True), (0.93, False), (1.03, False), (1.06, True)):
+        face.value = f"{factor * float(at_cld):.9g} {rest}"
+        onnx.save(encoder, str(model / "encoder.onnx"))
+        _, message = pflow_podio(source, tmp_path / "out.root", "--max-hits", "1", model=model)  # ends at an event
+        found = re.findall("barrel begin at 21.. mm, expected (.*) mm by the model: was it exported", message)
+        assert found == [f"{factor * float(at_cld):.0f}"] * alarm
+        assert len(message.splitlines()) == 1 + alarm
 
 
 def test_an_event_that_cannot_be_used_is_an_error_or_is_skipped(pflow_podio, job, source, tmp_path):

@@ -17,6 +17,7 @@
 #include <podio/Writer.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <deque>
 #include <exception>
@@ -135,6 +136,7 @@ class Job {
       if (name == "PFlow")
         throw pflow::Error(arguments.files[1],
                            "it holds a collection 'PFlow' already; reconstruct the file that it was made from");
+    look_at_hits();
     look_at_tracks();
     if (arguments.mc_links) {
       const podio::Frame frame = reader_.readEvent(0);
@@ -174,6 +176,29 @@ class Job {
   }
 
  private:
+  /// Compares where the hits of the ECAL's barrel begin with the model's detector: the radius below which 2% of them are.
+  void look_at_hits() {
+    const pflow::Face& face = reconstructor_.face();
+    std::vector<double> radii;  // mm
+    for (std::size_t entry = 0; entry < std::min<std::size_t>(10, reader_.getEntries(podio::Category::Event)); ++entry) {
+      const podio::Frame frame = reader_.readEvent(entry);
+      for (const auto& [name, subdetector] : arguments_.hits) {
+        if (subdetector.rfind("ecal", 0) != 0) continue;  // neutrons may leave nothing there
+        for (const auto& hit : *collection<edm4hep::CalorimeterHitCollection>(frame, name)) {
+          const auto [x, y, z] = hit.getPosition();
+          const double radius = std::hypot(x, y);
+          if (radius > 0 && std::abs(z) < 0.8 * face.half_length) radii.push_back(radius);
+        }
+      }
+    }
+    if (radii.size() < 100 || face.radius == 0) return;  // exports of pflow 0.3 have no face
+    const auto first = radii.begin() + std::ptrdiff_t(radii.size() / 50);
+    std::nth_element(radii.begin(), first, radii.end());
+    if (*first < 0.97 * face.radius || *first > 1.1 * face.radius)  // corners of polygons are up to 1.04 away
+      std::fprintf(stderr, "%s: hits of the ECAL's barrel begin at %.0f mm, expected %.0f mm by the model: was it exported "
+                   "for another detector (pflow export --detector)?\n", arguments_.files[1].c_str(), *first, face.radius);
+  }
+
   /// Finds out whether states of tracks at the calorimeter can be used, from as many events as the command line looks at.
   void look_at_tracks() {
     if (arguments_.tracks.empty()) return;
