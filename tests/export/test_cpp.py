@@ -608,6 +608,7 @@ def test_the_options_of_k4run_have_defaults(tmp_path, options, links):
     command = [sys.executable, SOURCES / "pflow_cld.py", "--help", *options]
     done = subprocess.run(command, capture_output=True, text=True, check=True, env={"PYTHONPATH": str(tmp_path)})
     assert f"('HitLinks', {links}), ('Model', 'model')" in done.stdout
+    assert "OnError" not in done.stdout  # its default: an unusable event fails the job
 
 
 USER = """cmake_minimum_required(VERSION 3.18)

@@ -26,7 +26,6 @@ pflow = PFlowReconstruction(
     HitLinks=["CalohitMCTruthLink"] if args.mc_links else [],
     TrackLinks=["SiTracksMCTruthLink"] if args.mc_links else [],
     Field=2.0,  # T; without it the field of a GeoSvc is compared with the model's, if the job has one
-    OnError="skip",
 )
 
 job = {"TopAlg": [pflow], "EvtSel": "NONE", "EvtMax": -1, "OutputLevel": INFO}
