@@ -49,7 +49,7 @@ from pflow.physics.pdg import CLASSES
 from pflow.tokens.features import FEATURES, at_hadron_scale, kind_and_depth, with_entries
 from pflow.tokens.particles import physical_particles
 from pflow.tokens.tokeniser import Tokeniser
-from pflow.tokens.tokens import readout_columns
+from pflow.tokens.tokens import TokenConfig, readout_columns
 
 SOURCE = (
     "states",
@@ -75,16 +75,22 @@ def rows_of(network: PointingNetwork) -> tuple[str, ...]:
     return ROWS if network.refiner is not None else (*ROWS, *(UNREFINED + name for name in UNREFINED_ROWS))
 
 
+def _fields_of(config: TokenConfig, part: str) -> set[str]:
+    """Fields of hits or tracks that features read."""
+    return {FEATURES[part][name].field.split(".")[1] for name in config.features(part)}
+
+
 class EncoderGraph(nn.Module):
     """From the tensors `inputs` of hits and tracks to what the other graphs read, by name; changes the network."""
 
     def __init__(self, model: TrainedModel, network: PointingNetwork, decoding: PointingDecodingConfig) -> None:
         super().__init__()
         self.tokeniser, self.network, self.decoding = model.tokeniser, network, decoding
-        names = model.tokeniser.config.track_features
-        times = ("time",) if "time" in model.tokeniser.config.hit_features else ()
-        self.hit_fields = ("energy", "position", "subdetector", "layer", *times)
-        self.track_fields = (*TRACK_FIELDS, *(name for name in ("d0", "z0", "omega") if name in names)) if names else ()
+        hits, tracks = (_fields_of(model.tokeniser.config, part) for part in ("hits", "tracks"))
+        if foreign := tracks & {"phi", "tan_lambda"}:
+            raise ConfigError(f"the C++ library has no {', '.join(sorted(foreign))} of tracks, which a feature reads")
+        self.hit_fields = ("energy", "position", "subdetector", "layer", *(hits & {"time"}))
+        self.track_fields = (*TRACK_FIELDS, *sorted(tracks - {*TRACK_FIELDS})) if tracks else ()
         self.inputs = (*(f"hit_{name}" for name in self.hit_fields), *(f"track_{name}" for name in self.track_fields))
         for layer in network.encoder.stack.layers:
             # As numbers, since the graph of a head depends on its strength, and traced tensors have no values.
@@ -319,8 +325,7 @@ def constants(model: TrainedModel, encoder: Graph | Loop) -> dict[str, str]:
     # Numbers must be known that cells and momenta are made of, and that features read.
     known = {"hit_energy", "hit_position", "hit_subdetector", "track_momentum", "track_charge"}
     for part in ("hits", "tracks"):
-        fields = [FEATURES[part][name].field.split(".") for name in config.features(part)]
-        known |= {f"{part.removesuffix('s')}_{field}" for _, field, *_ in fields}
+        known |= {f"{part.removesuffix('s')}_{field}" for field in _fields_of(config, part)}
     return {
         "format": str(EXPORT_FORMAT),
         "architecture": "pointing",

@@ -6,8 +6,10 @@ import os
 import shutil
 import subprocess
 import sys
+import types
 from pathlib import Path
 
+import awkward as ak
 import numpy as np
 import onnx
 import onnxruntime
@@ -21,13 +23,15 @@ from pflow.event import jagged
 from pflow.event.merge import Merge
 from pflow.export import convert
 from pflow.export.convert import Graph, TensorSpec, attend_by_scan, to_onnx
-from pflow.export.pointing import export_model, pointing_graphs
+from pflow.export.pointing import EncoderGraph, export_model, pointing_graphs
 from pflow.inference.events import Engine, reconstruct_valid
 from pflow.io.open import read_events
 from pflow.model.api import ModelInputs
 from pflow.model.pointing import PointingReconstructor
 from pflow.model.pointing.config import PointingDecodingConfig, PointingNetworkConfig
 from pflow.model.pointing.encoder import DirectionalSelfAttention, Directions
+from pflow.physics.arrays import double
+from pflow.tokens.features import FEATURES, Feature
 from pflow.tokens.particles import Calibration, Curve, Response
 from pflow.tokens.tokeniser import Tokeniser
 from pflow.tokens.tokens import TokenConfig
@@ -36,7 +40,11 @@ SMALL = {"width": 24, "heads": 2, "feedforward": 16, "encoder_layers": 1, "decod
 TRACKS = ("log_p", "nx", "ny", "nz", "charge")
 KINDS = {
     "one detector": (
-        {"merge": Merge(ecal_mm=20.0, hcal_mm=90.0, layers=5), "track_features": TRACKS},
+        {
+            "hit_features": ("log_energy", "x", "y", "z", "layer", "late"),
+            "track_features": (*TRACKS, "far"),
+            "merge": Merge(ecal_mm=20.0, hcal_mm=90.0, layers=5),
+        },
         {"refine_layers": 1},
         {"max_particles": 20},
     ),
@@ -58,6 +66,23 @@ KINDS = {
 }
 """Options of tokens, of the network, and of decoding."""
 
+OWN = {
+    "hits": {"late": Feature("hits.time", "time, us", lambda columns, _: double(columns["time"]) / 1000)},
+    "tracks": {
+        "far": Feature("tracks.d0", "impact parameter, m", lambda columns, _: double(columns["d0"]) / 1000),
+        "turned": Feature("tracks.phi", "azimuth", lambda columns, _: double(columns["phi"])),
+    },
+}
+"""Features of one's own, by part of the events."""
+
+
+@pytest.fixture
+def own_features(monkeypatch):
+    for part, features in OWN.items():
+        for name, feature in features.items():
+            monkeypatch.setitem(FEATURES[part], name, feature)
+
+
 CALIBRATION = Calibration(
     energy={"photon": Curve((-2.0, -1.0), (0.3, 0.1))}, photon_response=Response((-1.0, 2.0), (0.2, -0.1))
 )
@@ -65,8 +90,10 @@ CALIBRATION = Calibration(
 
 @pytest.fixture(scope="module")
 def events(sample_dir, spoil):
-    """Of a detector whose HCAL has another scale than ild_g4's; a track enters its calorimeter nowhere."""
+    """Of a detector whose HCAL has another scale than ild_g4's, with d0; a track enters its calorimeter nowhere."""
     events = read_events(sample_dir / "multi_test_small.root", entry_stop=3)
+    tracks = ak.with_field(events.tracks, events.tracks.charge * events.tracks.momentum.px, "d0")
+    events = dataclasses.replace(events, tracks=tracks)
     some = int(np.flatnonzero(jagged.count(events.tracks) > 1)[0])
     events = spoil(events, some, "tracks.calo_position.x", np.nan)
     scales = [0.7 if part.kind == "hcal" else 1.0 for part in events.detector.calorimeters]
@@ -90,6 +117,7 @@ def inputs_of(events):
 
 
 @torch.no_grad()
+@pytest.mark.usefixtures("own_features")
 @pytest.mark.parametrize("kind", KINDS)
 def test_graphs_give_the_particles_of_a_reconstruction(kind, events):
     tokens, network, decoding = KINDS[kind]
@@ -121,6 +149,14 @@ def test_graphs_give_the_particles_of_a_reconstruction(kind, events):
         if "existence" in values:
             np.testing.assert_allclose(values["existence"], expected.existence[i], rtol=1e-4)
         np.testing.assert_allclose(values["momentum"][:, 0], expected.px[i], rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.usefixtures("own_features")
+def test_a_feature_of_what_the_library_does_not_have_has_no_graphs():
+    config = TokenConfig(track_features=(*TRACKS, "turned"), coarse=True, readout=True)
+    model = types.SimpleNamespace(tokeniser=types.SimpleNamespace(config=config))
+    with pytest.raises(ConfigError, match=r"the C\+\+ library has no phi of tracks, which a feature reads"):
+        EncoderGraph(model, None, None)
 
 
 GRAPHS = ("encoder", "decoder", "refinement")
