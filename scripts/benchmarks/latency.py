@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import functools
+import subprocess
 import tempfile
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -82,15 +83,19 @@ def measure_torch(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def measure_cpp(args: argparse.Namespace) -> dict[str, Any]:
-    """The same of the C++ program; ConfigError: it cannot be compiled, or the network has no graphs."""
+    """The same of the C++ program; ConfigError: it cannot be compiled or fails, or the network has no graphs."""
     if missing := missing_for_cpp():
         raise ConfigError(missing)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        export_model(load_model(args.checkpoint), folder / "model")
-        text = write_events(read_events(args.file, entry_stop=args.events), folder / "events.txt")
+        sample = read_events(args.file, entry_stop=args.events)
+        export_model(load_model(args.checkpoint), folder / "model", detector=sample.detector)
+        text = write_events(sample, folder / "events.txt")
         program = compile_program(compile_library(folder))
-        first, *events, last = run_program(program, folder / "model", text, runs=args.runs)
+        try:
+            first, *events, last = run_program(program, folder / "model", text, runs=args.runs)
+        except subprocess.CalledProcessError as error:
+            raise ConfigError(error.stderr.strip()) from None
     return {
         "loading": first["ready"][1],
         "memory": last["peak_memory_kb"] / 1024.0,

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 import bench
+from benchmarks import latency
 from pflow.checkpoint import load_model
 from pflow.io.flat import write_events
 from pflow.io.open import read_events
@@ -29,6 +30,21 @@ def test_runs(name, sample_dir, capfd):
     file, *options = OPTIONS[name]
     bench.main([name, str(sample_dir / file), *options])
     assert capfd.readouterr().out.strip()
+
+
+def test_cpp_is_timed_for_the_files_detector_and_says_why_it_fails(sample_dir, monkeypatch, capsys):
+    def run_program(*_, **__):
+        raise subprocess.CalledProcessError(1, "reconstruct", stderr="error: hits[7].layer: not known\n")
+
+    exported = []
+    changed = {"export_model": lambda *_, detector: exported.append(detector.name), "run_program": run_program}
+    for name in ("missing_for_cpp", "write_events", "compile_library", "compile_program"):
+        changed[name] = lambda *_: ""
+    for name, function in changed.items():
+        monkeypatch.setattr(latency, name, function)
+    bench.main(["latency", str(sample_dir / "cld_multi_test_small.root"), "--events", "1", "--engines", "C++"])
+    assert exported == ["cld"]
+    assert capsys.readouterr().out == "without C++: error: hits[7].layer: not known\n"
 
 
 @pytest.mark.slow
