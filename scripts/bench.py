@@ -12,6 +12,7 @@ import argparse
 from collections.abc import Sequence
 
 from benchmarks import gpu, latency, reconstruct
+from pflow.errors import PflowError
 
 BENCHMARKS = (reconstruct, latency, gpu)
 
@@ -29,7 +30,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
         module.add_options(benchmark)
         benchmark.set_defaults(run=module.run)
     args = parser.parse_args(arguments)
-    args.run(args)
+    try:
+        args.run(args)
+    except PflowError as error:
+        raise SystemExit(f"error: {error}") from None
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ from torch.nn.functional import cosine_similarity
 
 from benchmarks.timing import make_batches, peak_mb, timed
 from pflow.checkpoint import load_model
+from pflow.inference.events import pick_device
 from pflow.io.open import read_events
 
 
@@ -29,7 +30,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    on_gpu = args.device.startswith("cuda")
+    on_gpu = pick_device(args.device).type == "cuda"
     print(torch.cuda.get_device_name(args.device) if on_gpu else args.device)
     fits = args.events[0]
     for n_events in args.events:

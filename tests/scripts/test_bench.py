@@ -47,6 +47,11 @@ def test_cpp_is_timed_for_the_files_detector_and_says_why_it_fails(sample_dir, m
     assert capsys.readouterr().out == "without C++: error: hits[7].layer: not known\n"
 
 
+def test_a_machine_without_that_gpu_is_an_error_of_one_line(sample_dir):
+    with pytest.raises(SystemExit, match=r"^error: no device 'cuda:99' here: .*$"):
+        bench.main(["gpu", str(sample_dir / "multi_test_small.root"), "--device", "cuda:99"])
+
+
 @pytest.mark.slow
 def test_gpu_script_does_the_same_on_a_cpu(sample_dir, tmp_path):
     """Benchmark `gpu`, and a continuation of `general` that goes on in bfloat16 and can be loaded."""
