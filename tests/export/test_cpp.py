@@ -1,4 +1,5 @@
 import dataclasses
+import os
 import re
 import shutil
 import subprocess
@@ -13,6 +14,7 @@ import onnx
 import pytest
 
 from benchmarks.cpp import RUNTIME, SOURCES, compile_program, include_folder, missing_for_cpp, run_program
+from pflow.config import VERSION
 from pflow.event import jagged
 from pflow.event.events import Flag
 from pflow.io.edm4hep.podio import layer_from_cell_id
@@ -649,7 +651,7 @@ STAND_INS = {
 }
 """CMake packages: version and targets, with which nothing is compiled."""
 
-VERSION = """set(PACKAGE_VERSION {})
+PACKAGE_VERSION = """set(PACKAGE_VERSION {})
 if(PACKAGE_VERSION VERSION_GREATER_EQUAL PACKAGE_FIND_VERSION)
   set(PACKAGE_VERSION_COMPATIBLE TRUE)
 endif()
@@ -672,14 +674,26 @@ endif()
 def test_cmake_says_which_edm4hep_a_target_needs(library, tmp_path, edm4hep, targets, message):
     for name, (version, names) in STAND_INS.items():
         made = "".join(f"add_library({target} INTERFACE IMPORTED)\n" for target in names)
-        (tmp_path / f"{name}Config.cmake").write_text(made)
-        (tmp_path / f"{name}ConfigVersion.cmake").write_text(VERSION.format(version or edm4hep))
-    gaudi = dict.fromkeys(("Gaudi", "k4FWCore", "DD4hep"), HERE / "cpp" / "gaudi" / "cmake")
-    folders = {f"{name}_DIR": folder for name, folder in (dict.fromkeys(STAND_INS, tmp_path) | gaudi).items()}
+        package = tmp_path / name / "share" / "cmake" / name
+        package.mkdir(parents=True)
+        (package / f"{name}Config.cmake").write_text(made)
+        (package / f"{name}ConfigVersion.cmake").write_text(PACKAGE_VERSION.format(version or edm4hep))
+    roots = {"PODIO_ROOT": str(tmp_path / "podio"), "EDM4HEP_ROOT": str(tmp_path / "EDM4HEP")}
+    roots = {**os.environ, "CMAKE_PREFIX_PATH": "", **roots}
+    folders = {f"{name}_DIR": HERE / "cpp" / "gaudi" / "cmake" for name in ("Gaudi", "k4FWCore", "DD4hep")}
     folders |= {"ONNXRUNTIME_INCLUDE": include_folder(), "ONNXRUNTIME_LIBRARY": library.parent / RUNTIME}
     definitions = (f"-D{key}={value}" for key, value in folders.items())
     command = ["cmake", "-S", SOURCES, "-B", tmp_path / "build", *definitions]
-    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    done = subprocess.run(command, check=True, capture_output=True, text=True, env=roots)
+    # The package finds podio where the build found it.
+    (tmp_path / "build" / "pflowTargets.cmake").touch()
+    minor = VERSION.rpartition(".")[0]
+    user = f"cmake_minimum_required(VERSION 3.18)\nproject(user NONE)\nfind_package(pflow {minor} REQUIRED)\n"
+    (tmp_path / "CMakeLists.txt").write_text(user)
+    command = ["cmake", "-S", tmp_path, "-B", tmp_path / "user", f"-Dpflow_DIR={tmp_path / 'build'}"]
+    subprocess.run(command, check=True, capture_output=True, env=roots)
+    version = (tmp_path / "build" / "pflowConfigVersion.cmake").read_text()
+    assert f'set(PACKAGE_VERSION "{VERSION}")' in version
     made = (path.stem for path in (tmp_path / "build" / "CMakeFiles").glob("pflow_*.dir"))
     assert sorted({*made} - {"pflow_edm4hep"}) == targets
     assert message in re.sub(r"\s+", " ", done.stdout)
