@@ -266,10 +266,12 @@ def test_an_output_that_is_not_whole_replaces_nothing(pflow_podio, source, tmp_p
     assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("out.root", "mine")]
 
 
-def test_a_calorimeter_without_a_collection_is_said(pflow_podio, source, tmp_path):
+def test_a_calorimeter_without_a_collection_is_said(pflow_podio, job, source, tmp_path):
     collections = ("ECALBarrel=ecal_barrel", *COLLECTIONS[2:])
     _, message = pflow_podio(source, tmp_path / "out.root", "--max-hits", "1", collections=collections)
     assert message.startswith("ecal_endcap: no collection is named for it, none of its hits are read\nerror: ")
+    _, message = job(source, tmp_path / "job.root", 1, "raise", 1, 0, "none", "barrel")
+    assert re.findall("PFlow: (.*): no collection is named for it", message) == 2 * [*CLD.values()][1:]  # of two passes
 
 
 def test_hits_that_are_elsewhere_than_the_models_calorimeter_are_said(pflow_podio, exported, source, tmp_path):

@@ -1,6 +1,6 @@
 // The algorithm of Gaudi on a file of CLD, in an event loop of several threads:
-//     job MODEL IN.root OUT.root THREADS [OnError] [MaxHits] [Field, T] [geometry's field, T; none: no GeoSvc] [links]
-// "links": to Monte Carlo particles, too.
+//     job MODEL IN.root OUT.root THREADS [OnError] [MaxHits] [Field, T] [geometry's field, T; none: no GeoSvc] [links|barrel]
+// "links": to Monte Carlo particles, too; "barrel": without the hits of other calorimeters than the ECAL's barrel.
 
 #include "../../../../pflow/export/cpp/PFlowReconstruction.cpp"
 
@@ -23,7 +23,9 @@ int main(int argc, char** argv) try {
   const std::string field = argc > 8 ? argv[8] : "none";
   IGeoSvc geometry{{{field == "none" ? 0.0 : std::stod(field) * dd4hep::tesla}}};
   if (field != "none") services.geometry = &geometry;
-  if (argc > 9) {
+  const std::string last = argc > 9 ? argv[9] : "";
+  if (last == "barrel") algorithm.set("CaloHits", std::vector<std::string>{"ECALBarrel"});
+  if (last == "links") {
     algorithm.set("HitLinks", std::vector<std::string>{"CalohitMCTruthLink"});
     algorithm.set("TrackLinks", std::vector<std::string>{"SiTracksMCTruthLink"});
   }
