@@ -27,6 +27,7 @@ from pflow.event import jagged
 from pflow.io.edm4hep.podio import (
     ARRAY,
     PRIMITIVES,
+    SCHEMA_VERSION,
     TEXT,
     TYPES,
     CollectionInfo,
@@ -455,6 +456,7 @@ class InputCopy:
     """Reads the collections of one file member by member.
 
     They keep their schema: where it is older than podio's, ROOT reads their members by the rules of EDM4hep's library.
+    A newer one than `SCHEMA_VERSION` is a warning.
     Collections that the metadata list, but that a program dropped from the file, whole or in part, are left out, with a
     warning. An `InputError` where the metadata lack ids and types, or one of `needed` is dropped.
     """
@@ -475,7 +477,11 @@ class InputCopy:
             problem = f"files were merged in which {names} had other ids, so the collections cannot be copied"
         if problem:
             raise InputError(problem, file=file.path, field="podio_metadata")
-        self.model = DataModel(*(json.loads(text) for text, _ in self.definitions.values()))
+        models = {name: json.loads(text) for name, (text, _) in self.definitions.items()}
+        if (schema := models.get("edm4hep", {}).get("schema_version", 0)) > SCHEMA_VERSION:
+            text = f"schema {schema} of EDM4hep is newer than {SCHEMA_VERSION}, pflow's: its collections are copied"
+            warnings.warn(f"{file.path}: {text}", stacklevel=3)
+        self.model = DataModel(*models.values())
         self.collections: dict[str, CollectionInfo] = {}
         self._fields: dict[str, str] = {}
         dropped = []

@@ -1,4 +1,5 @@
 import dataclasses
+import json
 from contextlib import closing
 
 import numpy as np
@@ -6,7 +7,7 @@ import pytest
 import uproot
 
 from pflow.io.edm4hep.frames import FrameWriter, InputCopy
-from pflow.io.edm4hep.podio import CollectionInfo, DataModel, Filled, edm4hep_types, open_podio
+from pflow.io.edm4hep.podio import SCHEMA_VERSION, CollectionInfo, DataModel, Filled, edm4hep_types, open_podio
 
 EDM4HEP = edm4hep_types()
 MODEL = DataModel(EDM4HEP)
@@ -148,3 +149,18 @@ def test_a_copy_equals_the_original(write_podio, content):
             leaves = [key] if not original[key].branches else [f"{key}/{one.name}" for one in original[key].branches]
             for leaf in leaves:
                 assert original[leaf].array().to_list() == copied[leaf].array().to_list()
+
+
+def test_a_newer_schema_is_said_and_copied_as_it_is(tmp_path):
+    text = json.dumps(EDM4HEP | {"schema_version": SCHEMA_VERSION + 1})
+    text = text.replace("float iPhi[rad]", "float psi [rad]  // new")
+    info = CollectionInfo(name="C", data_type="edm4hep::ClusterCollection", schema_version=SCHEMA_VERSION + 1)
+    with uproot.recreate(tmp_path / "new.root") as file:
+        collections = [(DataModel(json.loads(text)), info)]
+        writer = FrameWriter(file, collections=collections, definitions={"edm4hep": (text, (2, 0, 0))})
+        writer.extend({"C": Filled(counts=np.array([2]), columns={"psi": np.array([0.25, -2.0])})}, [{}])
+        writer.finish({})
+    with pytest.warns(UserWarning, match="schema 7 of EDM4hep is newer than 6, pflow's"):
+        path = copy(tmp_path / "new.root")
+    with closing(open_podio(path)) as file:
+        assert file.columns.get("C", "psi", start=0, stop=1).to_list() == [[0.25, -2.0]]
