@@ -26,10 +26,12 @@ collection             type                                      content
                                                                  of its tracks if it has no hits; the largest link of
                                                                  a particle comes last
 ``PFlowCaloHits``      edm4hep::CalorimeterHit                   (if the input has none) the hits that were
-                                                                 reconstructed, with calibrated energy
+                                                                 reconstructed, with calibrated energy; ``cellID`` is
+                                                                 the simulated hit's, else 0
 ``PFlowCaloHitSimLinks`` link to edm4hep::SimCalorimeterHit      (if the input has simulated hits) where they come from
 ``PFlowTracks``        edm4hep::Track                            (if the input has none) the tracks that were used, with
-                                                                 states at the interaction point and the calorimeter
+                                                                 states at the interaction point and the calorimeter;
+                                                                 no covariances and chi2; D0 = Z0 = 0 if unknown
 ====================== ========================================= ===================================================
 
 Weights are user data because podio reads only links between types that EDM4hep declares, and a link between particles

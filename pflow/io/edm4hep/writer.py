@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import warnings
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -59,7 +60,8 @@ class Edm4hepRecoWriter(OutputWriter):
                 chosen = reader.chosen
                 self._copy = InputCopy(reader.file, (*chosen.collections["tracks"], *chosen.hit_collections))
         except InputError as error:
-            warnings.warn(f"{error}; the output holds the hits and tracks that were used instead", stacklevel=2)
+            text = "the output holds the hits and tracks that were used instead, without cell ids and covariances"
+            warnings.warn(f"{error}; {text}", stacklevel=2)
         copied = {} if self._copy is None else self._copy.collections
         self._hit_collections: list[str] = []  # of the input, unless the output has its own hits
         self._track_id = self._mc_id = None
@@ -75,6 +77,7 @@ class Edm4hepRecoWriter(OutputWriter):
             raise InputError(message, file=file.path, field=next(iter(file.detector.truth_particles), None))
         self._mc_links = mc_links
         self._own_tracks = self._track_id is None and (self._copy is None or file.truth_tracks)
+        self._no_d0 = False
         added = names.collections(
             mc_links=mc_links,
             hits=self._own_hits,
@@ -169,6 +172,7 @@ class Edm4hepRecoWriter(OutputWriter):
             frames |= hit_frames(events, origins if self._sim_links else None, names)
         if self._own_tracks:
             frames |= track_frames(events, names.tracks)
+            self._no_d0 |= events.tracks is not None and bool(np.isnan(jagged.flat(events.tracks["d0"])).any())
         offsets = np.zeros((len(events), 0), np.int64)
         if origins is not None and not self._own_hits:
             offsets = (np.cumsum(origins.counts, axis=0) - origins.counts).T
@@ -176,6 +180,11 @@ class Edm4hepRecoWriter(OutputWriter):
 
     def _end(self) -> None:
         names = self._names
+        if self._no_d0:
+            text = (
+                "%s: the input has no d0 and z0; in %s D0 = Z0 = 0, which is no measurement: tag no flavour with them"
+            )
+            logging.getLogger("pflow").info(text, self._path, names.tracks)
         categories = {} if self._copy is None else self._copy.categories()
         metadata = categories.pop("metadata", [])
         encodings = {} if self._reader is None else self._reader.file.encodings

@@ -184,8 +184,10 @@ def test_an_input_that_is_not_copied_has_its_hits_and_tracks_written(write, cont
         reconstruct(path, mc_links=True)
 
 
-def test_hits_and_tracks_of_another_schema_are_written_as_collections(reconstruct, sample_dir, same_reco):
-    out, made, events = reconstruct(sample_dir / "multi_test_small.root", detector=None, stop=3)
+def test_hits_and_tracks_of_another_schema_are_written_as_collections(reconstruct, sample_dir, same_reco, caplog):
+    with caplog.at_level("INFO", "pflow"):
+        out, made, events = reconstruct(sample_dir / "multi_test_small.root", detector=None, stop=3)
+    assert caplog.text.count("the input has no d0 and z0; in PFlowTracks D0 = Z0 = 0") == 1
     assert same_reco(read_reco(out), made)
     written = uproot.open(out)
     hits, tracks = (records(written, name) for name in ("PFlowCaloHits", "PFlowTracks"))
