@@ -115,9 +115,8 @@ def find_jets(
         raise missing_package("fastjet", "jets", extra="jets")
     if isinstance(particles, ParticleTable):
         momenta = dict(zip(COMPONENTS, (*particles.momentum.T, particles.energy), strict=True))
-        jets = find_jets(jagged.records(momenta, particles.counts), n_jets=n_jets, radius=radius)
-        zeros = np.zeros(int(jagged.count(jets).sum()))
-        return ParticleTable.from_records(jagged.replaced(jets, {"pdg": zeros, "charge": zeros}))
+        momenta = jagged.records(momenta, particles.counts)
+        return ParticleTable.from_records(find_jets(momenta, n_jets=n_jets, radius=radius))
     check_particles(particles, "particles")
     for error in find_faults(particles, fields=tuple(COMPONENTS)).values():
         raise error

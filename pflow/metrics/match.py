@@ -94,7 +94,9 @@ class ParticleTable:
 
     @classmethod
     def from_records(cls, particles: ak.Array) -> ParticleTable:
-        """From records [event, particle]; InputError: the first of `find_faults`."""
+        """From records [event, particle]; jets get pdg and charge 0. InputError: the first of `find_faults`."""
+        if absent := {"pdg", "charge"} - set(particles.fields):
+            particles = jagged.replaced(particles, dict.fromkeys(absent, np.zeros(int(jagged.count(particles).sum()))))
         for error in find_faults(particles).values():
             raise error
         charge, energy, *momentum = _numbers(particles).values()
@@ -161,13 +163,13 @@ class ParticleTable:
         return ranks
 
 
-def check_particles(given: object, what: str, fields: Sequence[str] = ()) -> None:
-    """A TypeError unless an array holds lists of four-momenta, with further `fields`."""
+def check_particles(given: object, what: str) -> None:
+    """A TypeError unless an array holds lists of four-momenta."""
     such = "such as pflow.select_targets(events).particles, pflow.reconstruct(...).particles, events.reference"
     expected = f"{what} [event, particle], {such}"
     check_type(given, ak.Array, expected)
     assert isinstance(given, ak.Array)  # for the type checker
-    if given.ndim != 2 or not all(hasattr(given, name) for name in ("px", "py", "pz", "energy", *fields)):
+    if given.ndim != 2 or not all(hasattr(given, name) for name in ("px", "py", "pz", "energy")):
         raise TypeError(f"expected {expected}; found an array of {str(given.type)[:60]}")
     jagged.columns(given)  # refuses objects that are None
 
@@ -252,9 +254,12 @@ def match(truth: Targets | ak.Array, reco: Reconstruction | ak.Array, matching: 
 def match(truth: Any, reco: Any, matching: Matching | None = None) -> Any:
     """Assign reconstructed to true particles, one to one, event by event.
 
-    `Targets` and a `Reconstruction`, or their particles [event, particle], give [event, match] records with the indices
-    ``truth`` and ``reco`` in the event's lists, and the ``cost``; tables give `Matches`. TypeError: something else, or
-    true and reconstructed particles swapped.
+    `Targets` and a `Reconstruction`, or their particles or jets [event, particle], give [event, match] records with the
+    indices ``truth`` and ``reco`` in the event's lists, and the ``cost``; tables give `Matches`. TypeError: something
+    else, or true and reconstructed particles swapped.
+
+    Without a rule, pairs up to three times the energy or 300 mrad apart match (``Matching()``); the efficiencies of
+    `pflow.evaluate` count ``Matching(cut=0.5)``.
 
     The assignment maximises the sum of (cut - cost) over the matches, so that a pair above the cut never takes a
     partner away from a pair below it. Of equally good assignments the solver takes its first, which depends only on the
@@ -262,7 +267,7 @@ def match(truth: Any, reco: Any, matching: Matching | None = None) -> Any:
 
     >>> events = pflow.read_events("multi_test_small.root", entry_stop=2)
     >>> true, reco = pflow.select_targets(events).particles, events.reference
-    >>> pairs = match(true, reco)
+    >>> pairs = match(true, reco, Matching(cut=0.5))
     >>> (reco[pairs.reco].energy / true[pairs.truth].energy).to_list()
     [[...], [...]]
     """
@@ -273,7 +278,7 @@ def match(truth: Any, reco: Any, matching: Matching | None = None) -> Any:
     check_type(matching, Matching | None, "a pflow.Matching")
     if not isinstance(truth, ParticleTable) or not isinstance(reco, ParticleTable):
         for name, given in (("true", truth), ("reconstructed", reco)):
-            check_particles(given, f"{name} particles", ("pdg", "charge"))
+            check_particles(given, f"{name} particles")
         if "parent" in reco.fields and "parent" not in truth.fields:
             raise TypeError("expected the true particles first and then the reconstructed ones, found them swapped")
         if len(truth) != len(reco):

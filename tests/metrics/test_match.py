@@ -159,6 +159,12 @@ def test_four_momenta_by_transverse_momentum_are_matched_too(sample_dir):
     assert match(true, other).truth.to_list() == match(true, reco).truth.to_list()
 
 
+def test_jets_have_no_code_and_charge_and_are_matched(make_records):
+    true, reco = (make_records([photons_at_one_place(*energies)]) for energies in ([5.0, 10.0], [10.5, 5.5]))
+    bare = [ak.with_name(of[["px", "py", "pz", "energy"]], "Momentum4D") for of in (true, reco)]
+    assert match(*bare, Matching(cut=0.5)).to_list() == match(true, reco, Matching(cut=0.5)).to_list() != [[]]
+
+
 ENERGY = np.array([4.0, 3.0, 2.0, 1.0])
 
 
