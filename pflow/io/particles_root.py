@@ -54,13 +54,14 @@ import uproot
 from pflow.errors import ConfigError, InputError, check_choice, check_type, nearest, warn
 from pflow.event import jagged
 from pflow.event.events import (
+    LINKS,
     TRUTH_OPTIONS,
     ImplausibleWarning,
     Reconstruction,
     concatenate_reconstructions,
     count_flags,
 )
-from pflow.event.schema import make_links, make_particles, quantities_of, validate_part
+from pflow.event.schema import fields_of, make_links, make_particles, quantities_of, validate_part
 from pflow.io.atomic import check_output, replacing
 from pflow.io.edm4hep.podio import PARTICLE_MEMBERS, PodioFile
 from pflow.io.edm4hep.reco import Edm4hepRecoReader
@@ -128,6 +129,7 @@ class OutputWriter:
         self._provenance = provenance
         self._optional: frozenset[str] | None = None  # parts that the first chunk with particles has
         self._flagged: Counter[str] = Counter()
+        self._trained_with: Mapping[str, Any] | None = None
         self._n_written = 0
 
     def __enter__(self) -> Self:
@@ -147,9 +149,13 @@ class OutputWriter:
         """Append consecutive events; chunks with particles that differ in their optional parts are a `ValueError`.
 
         InputError: numbers that are not finite, or links to particles that are not there, which no reader would take.
+        Fields of particles that are not in the table above are not written.
         """
         check_type(reconstruction, Reconstruction, "a Reconstruction")
+        lists: Any = {name: _whole(part) for name, part in reconstruction.parts() if name not in LINKS}
+        reconstruction = dataclasses.replace(reconstruction, **lists)
         _check(reconstruction, self._name, self._n_written, self._path)
+        self._trained_with = self._trained_with or reconstruction.trained_with
         self._n_written += len(reconstruction)
         self._flagged.update(count_flags(reconstruction.flags))
         # Chunks without particles may lack optional parts that the others have.
@@ -172,8 +178,9 @@ class OutputWriter:
     def _finish(self, error_type: type[BaseException] | None, *_: object) -> None:
         if error_type is None:
             self._end()
-            flagged = {"flagged": self._flagged} if self._flagged else {}
-            write_note(self._file, NOTE, {**self._provenance, **flagged})
+            added = {"flagged": self._flagged, "trained_with": self._trained_with and dict(self._trained_with)}
+            added = {name: value for name, value in added.items() if value}
+            write_note(self._file, NOTE, {**self._provenance, **added})
 
 
 class RecoWriter(OutputWriter):
@@ -185,7 +192,7 @@ class RecoWriter(OutputWriter):
         The file, and its format, ``ttree`` or ``rntuple``.
     provenance
         Where the particles come from, if it is to be stored; plain data, as JSON can hold. ``flagged``, the number of
-        events with each flag, is added where there are any.
+        events with each flag, and `Reconstruction.trained_with` are added where there are any.
     name
         Name of the collection of particles, the prefix of its branches.
     inputs, force
@@ -398,10 +405,22 @@ def read_provenance(path: str | Path) -> dict[str, Any]:
 def truth_options(provenance: Mapping[str, Any] | None = None) -> dict[str, Any] | None:
     """`TRUTH_OPTIONS` of the training of the model that a provenance is about; None if it does not have them."""
     try:
-        config = (provenance or {})["configuration"]["tokeniser"]["config"]
+        config = (provenance or {}).get("trained_with") or (provenance or {})["configuration"]["tokeniser"]["config"]
         return {name: config[name] for name in TRUTH_OPTIONS}
     except (KeyError, TypeError):
         return None
+
+
+def _whole(particles: ak.Array) -> ak.Array:
+    """Particles with what is written, in its types, also where `vector` holds them otherwise: ``1.1 * particles``."""
+    names, fields, held = quantities_of("particles"), fields_of("particles"), jagged.columns(particles)
+    right = (fields[name].dtype == column.dtype for name, column in held.items() if name in fields)
+    if set(names.values()) <= set(held) and all(right):
+        return particles
+    # With other components the stored mass may be that before a scaling; then E^2 - p^2 is what it is now.
+    skipped = set() if {"energy", "rest_mass"} <= set(held) else {"mass"}
+    wanted = (name for name in (*names, *OPTIONAL) if name not in skipped)
+    return make_particles(**{name: getattr(particles, name, None) for name in wanted})
 
 
 def _without_particles(event: Any, flags: Any, optional: frozenset[str]) -> Reconstruction:

@@ -115,7 +115,7 @@ class AlgorithmMetrics:
 
     def __init__(self) -> None:
         # Particles whose momentum does not fit the energy, and whose charge is not the one of their PDG code.
-        self.n_off = {"momenta": 0, "charges": 0}
+        self.n_off, self.n_candidates = {"momenta": 0, "charges": 0}, 0
         self.places, self.tracked = Columns(), Columns()
         self.particles, self.counts = ParticleMetrics(), CountMetrics()
         self.parts: dict[str, Any] = {
@@ -277,6 +277,11 @@ class Evaluation:
                 matches, close = (match_by_hits(*links, events.hits, *counts, of) for of in (rule, rule.close))
             metrics = self.algorithms.setdefault(algorithm, AlgorithmMetrics())
             metrics.update(true, particles, matches, close, positions)
+            if reconstruction.candidates is not None and "existence" in reconstruction.particles.fields:
+                listed, less = (
+                    jagged.flat(of["existence"]) for of in (reconstruction.particles, reconstruction.candidates)
+                )
+                metrics.n_candidates += int(np.sum(listed <= less.max(initial=-1)))
             # The reference is checked with the events, and the oracle follows the links.
             if algorithm not in (ORACLE, REFERENCE) and events.tracks is not None and self.settings.use_tracks:
                 charged, alone = charged_without_track(events, reconstruction.particles, near=NEAR_TRACK)
@@ -528,6 +533,9 @@ def _finished(total: Evaluation, file: str) -> EvaluationResult:
         for quantity, text in OFF.items():
             if (n_off := metrics.n_off[quantity]) > MAX_OFF * n:
                 warn(f"{total.titles[name]}: {n_off} of {n} particles have {text}", ImplausibleWarning)
+        if metrics.n_candidates:
+            text = f"{metrics.n_candidates} of {n} particles exist no more probably than candidates do"
+            warn(f"{total.titles[name]}: {text}: were candidates added to the list? Leave them out", ImplausibleWarning)
         warn_without_tracks(total.titles[name], metrics.tracked["charged"], metrics.tracked["alone"])
         energy, true = (metrics.parts["event"].columns[column] for column in ("energy", "true_energy"))
         far = (true > 0) & (energy > np.maximum(MAX_RESPONSE * true, true + MIN_EXCESS))

@@ -155,6 +155,11 @@ class TestBothFormats:
         for error in (in_writing.value, caught.value):
             assert (error.file, error.entry, error.field) == (str(path), 3, f"{branch}.{field}")
 
+    def test_the_truth_rule_of_the_training_is_kept(self, write):
+        rule = {"rule": "calo", "e_min": 1.0, "stable_status": [1], "invisible": []}
+        path = write(dataclasses.replace(made([[22]]), trained_with=rule), made([[22]]))
+        assert read_reco(path).trained_with == rule
+
     def test_no_events_the_provenance_and_a_range_of_entries(self, write, same_reco):
         path = write()
         assert same_reco(read_reco(path), made([[22]])[:0])
@@ -170,6 +175,27 @@ class TestBothFormats:
         chunks = list(iterate_reco(path, chunk_size=2))
         assert [len(chunk) for chunk in chunks] == [2, 2, 1]
         assert all(same_reco(chunk, written[2 * i : 2 * i + 2]) for i, chunk in enumerate(chunks))
+
+    @pytest.mark.parametrize(
+        "change",
+        [
+            lambda p: 2 * p,
+            lambda p: p.rotateZ(0.5),
+            lambda p: p.to_ptphietamass(),
+            lambda p: ak.values_astype(p, np.float64),
+        ],
+        ids=["scaled", "rotated", "pt", "types"],
+    )
+    def test_what_vector_makes_of_particles_can_be_written(self, write, change):
+        whole = with_candidates(FOUR, FOUR)
+        particles = change(whole.particles)
+        read = read_reco(write(dataclasses.replace(whole, particles=particles, candidates=particles)))
+        for of in (read.particles, read.candidates):
+            for name in ("energy", "px", "py", "pz", "mass"):
+                assert ak.all(ak.isclose(getattr(of, name), getattr(particles, name), rtol=1e-5))
+            assert of.pdg.to_list() == FOUR
+            assert ak.almost_equal(of.covariance, particles.covariance, dtype_exact=False)
+            assert str(of.pdg.type) == "4 * var * int32"
 
     def test_another_name(self, write):
         path = write(made([[22, 11]]), name="Mine")

@@ -251,6 +251,18 @@ def test_links_of_particles_that_were_sorted_are_said(sample_dir):
         pflow.evaluate(dataclasses.replace(reco, particles=by_energy), events, oracle=False)
 
 
+def test_candidates_among_the_particles_are_said_and_scaled_particles_evaluated(sample_dir):
+    events = pflow.read_events(sample_dir / "zqq_test_small.root", entry_stop=2)
+    reco = pflow.reconstruct(events, "general", device="cpu", candidates=0.1)
+    for particles in (reco.particles, 1.1 * reco.particles):
+        result = pflow.evaluate(dataclasses.replace(reco, particles=particles), events, oracle=False)
+        assert result.algorithms["PFlow"]["n_reco"] == ak.sum(ak.num(particles))
+    n = ak.sum(ak.num(reco.candidates))
+    both = dataclasses.replace(reco, particles=ak.concatenate([reco.particles, reco.candidates], axis=1))
+    with pytest.warns(ImplausibleWarning, match=rf"PFlow: {n} of \d+ particles exist no more probably than candidates"):
+        pflow.evaluate(both, events, oracle=False)
+
+
 def test_tracks_that_were_sorted_are_said(sample_dir):
     events = pflow.read_events(sample_dir / "zqq_test_small.root", entry_stop=2)
     by_pt = events.tracks[ak.argsort(events.tracks.momentum.pt)]
