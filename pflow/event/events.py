@@ -135,6 +135,7 @@ class Events(EventLists):
         Parts, None if the file does not hold them: Awkward arrays [event, object] of records of
         `pflow.event.schema.SCHEMA` with `vector` behaviour, so that ``events.tracks.momentum.pt`` or
         ``events.hits.position.theta`` work. Links are to ``truth``; ``reference`` is another algorithm's particles.
+        ``truth.parent`` is an index in the event's ``truth``, -1 for none: mask these before you index with it.
     detector
         The hits' ``subdetector`` is an index into its calorimeters.
     path, entry
@@ -449,11 +450,13 @@ class Reconstruction(EventLists):
     particles
         [event, particle] records from `pflow.event.schema.make_particles`: four-momenta (`vector`), so that
         ``particles.pt``, ``particles.mass`` and ``+`` work, with pdg, charge [e] and score; if the algorithm gives
-        them, existence (a probability), scores (5, one a class) and covariance (10) [GeV^2], if the
-        particle exists and its class is right. Sum, count and cluster them without weights: they exist more probably
-        than not, and their energies hold given this list. They are in the order of decoding, not of energy; ``1.1 *
-        particles`` scales energies, momenta and masses alike. A sum of covariances lacks what is lost or false.
-        ``ak.to_dataframe`` (needs pandas) repeats each particle for its five scores: choose columns first,
+        them, existence (a probability), scores (5, one a class) and covariance (10) [GeV^2], if the particle exists and
+        its class is right. Codes are +-211 for any charged hadron, 130 for any neutral one, 22, +-11 and +-13, with the
+        masses of these. Sum, count and cluster them without weights: they exist more probably than not, and their
+        energies hold given this list. They are in the order of decoding, not of energy; ``1.1 * particles`` scales
+        energies, momenta and masses alike, and nothing else: multiply ``covariance`` by 1.21. A sum of covariances
+        lacks what is lost or false. ``ak.to_dataframe`` (needs pandas) repeats each particle for its five scores:
+        choose columns first,
         ``particles[["pdg", "energy", "px", "py", "pz"]]``.
     event, flags
         Event number of the input, int64 [event]; `pflow.event.events.Flag` bits, uint32 [event].

@@ -91,7 +91,10 @@ class Targets:
 
     @functools.cached_property
     def particles(self) -> ak.Array:
-        """[event, target]: fields of ``events.truth``, ``index`` in it, ``hit_energy`` in GeV, ``n_tracks``."""
+        """[event, target]: fields of ``events.truth``, ``index`` in it, ``hit_energy`` in GeV, ``n_tracks``.
+
+        ``parent``, too, is an index in ``events.truth``, -1 for none, and not in this list.
+        """
         columns = {name: values.take(self.chosen) for name, values in jagged.columns(self.truth).items()}
         return jagged.records({**columns, **self.added}, self.counts)
 

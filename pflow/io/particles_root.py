@@ -6,11 +6,11 @@ edm4hep::ReconstructedParticle (``PFlow`` is the writer's `name`):
 ============================= ======= ==================================================================
 branch                        type    meaning
 ============================= ======= ==================================================================
-``PFlow.PDG``                 int32   [particle] identity
+``PFlow.PDG``                 int32   [particle] +-211 any charged hadron, 130 any neutral one, 22, +-11, +-13
 ``PFlow.energy``              float32 [particle] GeV
 ``PFlow.momentum.x .y .z``    float32 [particle] GeV
 ``PFlow.charge``              float32 [particle] e
-``PFlow.mass``                float32 [particle] GeV
+``PFlow.mass``                float32 [particle] GeV, of the PDG code's particle
 ``PFlow.goodnessOfPID``       float32 [particle] probability of the identity, NaN unknown
 ``PFlow.existence``           float32 [particle] probability to exist, at least 0.5 in this list (optional)
 ``PFlow.pid_photon`` etc.     float32 [particle] probability of each of `pflow.physics.pdg.CLASSES` (optional)
@@ -19,16 +19,21 @@ branch                        type    meaning
 ``PFlowCaloHitLink.particle`` int32   [link] particle that it is part of, from 0
 ``PFlowCaloHitLink.weight``   float32 [link] fraction of the hit's energy that the particle has; for each
                                       hit they sum to at most 1
-``PFlowTrackLink.track``      int32   [link] track of the input's entry, from 0; with ``particle`` and
-                                      ``weight`` as above (optional)
+``PFlowTrackLink.track``      int32   [link] track of the input's entry, from 0, counted without those that
+                                      were left out (``flags`` & 64); with ``particle`` and ``weight`` as above
+                                      (optional)
 ``PFlowCandidate.PDG`` etc.           [candidate] members as of ``PFlow``: particles that more probably do not
                                       exist; never add them to a sum (optional)
 ``event``                     int64   event number of the input
-``flags``                     uint32  bits of `pflow.event.events.Flag`
+``flags``                     uint32  bits of `pflow.event.events.Flag`: 1 unusable and empty, 2 cut at the largest
+                                      number of particles, 8 tracks made from truth, 16 not finite and empty; left
+                                      out: 32 hits, 64 tracks, 128 of the reference, 256 of truth; much track
+                                      momentum: 512 in no particle, 1024 in neutral ones
 ============================= ======= ==================================================================
 
-An optional part has all of its branches or none. Hits are counted as `pflow.read_events` returns them: through the
-calorimeter collections of the input in the order of its detector.
+An optional part has all of its branches or none. Hits and tracks are counted as `pflow.read_events` returns them: hits
+through the calorimeter collections of the input in the order of its detector; in events with flag 64 the raw branches
+of a flat input have more tracks.
 
 ``covMatrix`` has a branch for each of `pflow.physics.kinematics.COVARIANCE` (xx, xy, yy, xz, yz, zz, xt, yt, zt, tt; t
 is E; EDM4hep's order): EDM4hep's ``covMatrix.values[10]`` is an array in a list, which uproot cannot write to a TTree.
