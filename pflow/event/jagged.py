@@ -45,6 +45,10 @@ class _Particle:
 class Momentum4DArray(_Particle, MomentumArray4D):  # type: ignore[misc]
     """Particles."""
 
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        # Awkward joins the behaviours of two arrays to a plain dict, whose functions cannot be pickled.
+        return super(_Particle, ak.Array(self, behavior=BEHAVIOR)).__reduce_ex__(protocol)
+
 
 class Momentum4DRecord(_Particle, MomentumRecord4D):  # type: ignore[misc]
     """One particle."""

@@ -15,7 +15,8 @@ branch                        type    meaning
 ``PFlow.existence``           float32 [particle] probability to exist, at least 0.5 in this list (optional)
 ``PFlow.pid_photon`` etc.     float32 [particle] probability of each of `pflow.physics.pdg.CLASSES` (optional)
 ``PFlow.covMatrix.xx`` etc.   float32 [particle] covariance of (px, py, pz, E), GeV^2 (optional)
-``PFlowCaloHitLink.hit``      int32   [link] calorimeter hit of the input's entry, from 0 (optional)
+``PFlowCaloHitLink.hit``      int32   [link] calorimeter hit of the input's entry, from 0; of simulated hits those
+                                      below their threshold do not count (optional)
 ``PFlowCaloHitLink.particle`` int32   [link] particle that it is part of, from 0
 ``PFlowCaloHitLink.weight``   float32 [link] fraction of the hit's energy that the particle has; for each
                                       hit they sum to at most 1

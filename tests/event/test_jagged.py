@@ -58,7 +58,11 @@ def test_pickled_particles_are_the_same_in_another_process(tmp_path):
 
 
 @pytest.mark.parametrize("copy_of", [copy.copy, copy.deepcopy, lambda array: pickle.loads(pickle.dumps(array))])
-@pytest.mark.parametrize("part", [particles(), particles()[0, 1], particles().momentum], ids=["all", "1", "momentum"])
+@pytest.mark.parametrize(
+    "part",
+    [particles(), particles()[0, 1], particles().momentum, ak.concatenate([particles(), particles()])],
+    ids=["all", "1", "momentum", "joined"],
+)
 def test_copies_are_equal(copy_of, part):
     copied = copy_of(part)
     assert copied.to_list() == part.to_list()
