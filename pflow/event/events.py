@@ -192,7 +192,7 @@ class Events(EventLists):
         for name, part in self.parts():
             if len(part) != n:
                 raise ValueError(f"{name} has {len(part)} events, hits have {n}")
-            if missing := REQUIRED[name] - set(part.layout.form.columns()):
+            if missing := REQUIRED[name] - set(part.fields):
                 text = "pflow.event.schema has functions that make them, such as make_hits"
                 raise ValueError(f"{name} lack {', '.join(sorted(missing))}: {text}")
         if self.truth is None and any(getattr(self, name) is not None for name in LINKED):

@@ -147,10 +147,10 @@ PARTS = tuple(part for part in SCHEMA if part != "particles")
 """Names of the parts of `pflow.event.events.Events`, in the order of validation."""
 
 REQUIRED = {
-    part: {column for field in fields if field.required for column in field.quantities.values()}
+    part: {column.partition(".")[0] for field in fields if field.required for column in field.quantities.values()}
     for part, fields in SCHEMA.items()
 }
-"""Columns without which the records of a part cannot be used."""
+"""Fields without which the records of a part cannot be used."""
 
 LINKED = {part: fields[0].points_to for part, fields in SCHEMA.items() if part.endswith("_links")}
 """Part that the ``source`` of each kind of link points into."""

@@ -137,11 +137,7 @@ def test_events_in_a_list_cannot_become_an_array():
         (lambda: made(detector="ild_g4"), r"expected a detector, of pflow\.load_detector; found str"),
         (
             lambda: made(hits=ak.zip({"energy": ONE, "x": ONE})),
-            r"hits lack position.x, position.y, position.z: pflow\.event\.schema has functions",
-        ),
-        (
-            lambda: made(tracks=ak.with_field(made().tracks, 2 * made().tracks.momentum, "momentum")),
-            "tracks lack momentum.px, momentum.py, momentum.pz",
+            r"hits lack position: pflow\.event\.schema has functions",
         ),
         (lambda: made(hits=ak.mask(made().hits, ONE > 1)).violations(), r"objects that are None: choose with hits\["),
         (lambda: make_particles(pdg=INDEX, charge=INDEX, E=ONE), "particles have no E; known are pdg, charge, energy"),
