@@ -262,7 +262,9 @@ def refine(
     ``listed``, without hits, each with the energy that it has if it exists.
     """
     with_candidates = decoding.candidate_threshold < 1.0
-    refined = network.refine(decoded, source, existence_threshold=decoding.existence_threshold)
+    refined = network.refine(
+        decoded, source, existence_threshold=decoding.existence_threshold, directions=with_candidates
+    )
     listed, existence = refined.listed, refined.existence.float()
     columns = {"is_particle": listed, "existence": existence, **refined.particles.columns()}
     if not with_candidates:

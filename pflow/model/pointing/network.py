@@ -356,26 +356,27 @@ class PointingNetwork(nn.Module):
         existence_threshold: float,
         pdg: Tensor | None = None,
         dtype: torch.dtype = torch.float64,
+        directions: bool = True,
     ) -> RefinedParticles:
         """Refine decoded particles, and list those whose existence is at least `existence_threshold`.
 
-        `pdg`, int64 [B, T], are identities if they are known (training); `dtype` is the precision of energies and
-        directions. Energies are detached from the fractions. Particles with less energy than any target are not listed,
-        and their items are unassigned.
+        `pdg`, int64 [B, T], are identities if they are known (training); `dtype` is the precision of energies, and of
+        directions; without `directions` candidates have rough ones. Energies are detached from the fractions.
+        Particles with less energy than any target are not listed, and their items are unassigned.
         """
         assert self.refiner is not None
         tables, seed = source.tables(), source.in_tables(decoded.seed).flatten()
         refinement = self.refiner(decoded, source, tables, dtype)
 
-        def describe(log_fraction: Tensor) -> Particles:
+        def describe(log_fraction: Tensor, *, directions: bool = True) -> Particles:
             fraction, known = log_fraction.detach().exp().to(dtype), None if pdg is None else pdg.flatten()
-            query, pairs = refinement.query.flatten(0, 1), refinement.pairs
-            particles: Particles = self.head(query, seed, fraction, pairs, tables, pdg=known, refiner=self.refiner)
+            query, options = refinement.query.flatten(0, 1), {"refiner": self.refiner, "directions": directions}
+            particles: Particles = self.head(query, seed, fraction, refinement.pairs, tables, pdg=known, **options)
             return particles.view(*decoded.mask.shape)
 
         probability = refinement.existence_logit.sigmoid()
         log_fraction, log_unassigned = refinement.assign(decoded.mask)
-        candidates = describe(log_fraction)
+        candidates = describe(log_fraction, directions=directions)
         listed = decoded.mask & ~(probability < existence_threshold)  # NaN stays, so that the caller sees it
         listed_log_fraction, _ = refinement.assign(listed)
         particles = describe(listed_log_fraction)
