@@ -20,12 +20,13 @@ import numpy as np
 import numpy.typing as npt
 
 from pflow.errors import ConfigError, first_line, warn
-from pflow.event.closure import HADRON_RESPONSE, HARD, HARDER, MIN_MOMENTUM, N_LAYERS
+from pflow.event.closure import HADRON_RESPONSE, HARD, HARDER, MIN_MOMENTUM, N_LAYERS, ROUNDS
 from pflow.event.events import ImplausibleWarning
-from pflow.event.scales import BUSY, LARGEST, VERY_HARD, SampleScales, Scales, Table
+from pflow.event.scales import BUSY, LARGEST, PI0, VERY_HARD, SampleScales, Scales, Table
 from pflow.physics.arrays import Floats, Index, Mask
 from pflow.physics.detector import ECAL, FACES, HCAL, KINDS, Calorimeter, Detector
 from pflow.physics.geometry import kind_index, layer_pitches, measures
+from pflow.physics.pdg import mass_of
 
 MANY = {"hits of the ECAL": 100, "hits of the HCAL": 100, "tracks": 6}
 """Objects of an event of many particles; smaller events may lack a kind of them."""
@@ -71,15 +72,13 @@ SPARE = 20.0  # GeV that particles may have more
 MOST_SHOWERS = 1.8  # energy of an event's particles but muons, less 20 GeV, over its hits'; healthy events: up to 1.6
 RECONSTRUCTED = (0.6, 1.3)
 """Plausible energy of particles: smallest over the larger of hit energy and track momentum, largest over their sum."""
-
-
 MIN_ASTRAY, ASTRAY = 3, 0.015  # fewest hard tracks without hits, and the energy that they may have of all; found: 0.002
 ASTRAY_IN_ONE = 0.4  # the same in one event, found: 0.26, where a hadron breaks up in the tracker
-PI0_MASS = 0.1349768  # GeV
-ROUNDS, PEAK, MIN_PEAK = 5, 0.15, 0.6  # half width of the peak of pi0, and smallest share of the pairs in it; without
-MIN_PAIRS, OFF_PEAK = 20, 0.04  # pi0, a third. Fewest pairs; largest plausible shift, found: 0.022, of soft ones 0.036
-
-
+PEAK, MIN_PEAK = 0.15, 0.6  # half width of the pi0's peak; smallest share of the pairs in it: without pi0 a third are
+MIN_PAIRS, OFF_PEAK = (
+    20,
+    0.04,
+)  # fewest pairs in the peak; its largest plausible shift, found: 0.022, of soft ones 0.036
 UNCHECKED = "closure"  # name of the check that says what too few tracks leave unknown
 
 
@@ -845,7 +844,7 @@ def _hard_tracks(scales: Scales) -> Iterator[Check]:
 
 def _photon_energies(scales: Scales) -> Iterator[Check]:
     """Compare the peak of the masses of pairs of photons with the neutral pion's mass, if there is a peak."""
-    masses = scales.table("pairs").get("mass", np.zeros(0)) / PI0_MASS
+    masses = scales.table("pairs").get("mass", np.zeros(0)) / mass_of(PI0)
     peak = masses
     for _ in range(ROUNDS):
         peak = masses[np.abs(masses / np.median(peak) - 1) < PEAK] if len(peak) else peak

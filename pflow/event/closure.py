@@ -50,7 +50,7 @@ MAX_AROUND = 0.1  # largest energy of hits between the two cones of an isolated 
 MIN_HADRONS = 0.05  # smallest share of hadrons among isolated tracks: of muons some per cent look like one
 MIN_HADRONIC = 0.2  # smallest energy in the HCAL of a hadron over its momentum: electrons and muons have less
 MAX_ELSEWHERE = 0.9  # and largest one elsewhere: with more there is a photon beside it, as in decays of hard taus
-ROUNDS = 5  # iterations of scale and selection of hadrons, which depend on each other
+ROUNDS = 5  # iterations of a scale and the selection of hadrons, or of a peak, which depend on each other
 
 STUB, STUB_CELLS = 12.0, 2.4  # mm and cells (the larger) around a line from the IP, in which the hits of a stub lie
 MIN_PER_EVENT, FEW_EVENTS, FULL, MIN_SHARE = 3, 5, 12, 0.1

@@ -456,8 +456,7 @@ class Reconstruction(EventLists):
         energies hold given this list. They are in the order of decoding, not of energy; ``1.1 * particles`` scales
         energies, momenta and masses alike, and nothing else: multiply ``covariance`` by 1.21. A sum of covariances
         lacks what is lost or false. ``ak.to_dataframe`` (needs pandas) repeats each particle for its five scores:
-        choose columns first,
-        ``particles[["pdg", "energy", "px", "py", "pz"]]``.
+        choose columns first, ``particles[["pdg", "energy", "px", "py", "pz"]]``.
     event, flags
         Event number of the input, int64 [event]; `pflow.event.events.Flag` bits, uint32 [event].
     name

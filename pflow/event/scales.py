@@ -28,7 +28,7 @@ from pflow.physics.geometry import kind_index, layers_by_position
 from pflow.physics.kinematics import GEV_PER_TESLA_MM, angle_between, unit_vector
 from pflow.physics.pdg import is_invisible, known_charges
 
-ELECTRON, MUON, TAU, PHOTON, NEUTRAL_HADRONS = 11, 13, 15, 22, (130, 2112)
+ELECTRON, MUON, TAU, PHOTON, PI0, NEUTRAL_HADRONS = 11, 13, 15, 22, 111, (130, 2112)
 HARD_TRUE = 3.0  # GeV, energy of a true particle whose hits tell its class
 BEAM = 0.9998  # cosine of the polar angle beyond which nothing is seen
 OF_CLASS = 0.1  # smallest part of an event's visible energy in a class of which its reference is looked at
@@ -48,7 +48,7 @@ OFF_GRID = 0.29  # shift of positions before rounding, in quarters of a cell: ce
 OFF_BY = (0.1, 0.03)  # relative transverse momentum, and rad, that a track may be off its particle
 HARD_TRACK = 5.0  # GeV
 MIN_PHOTON, MIN_PION, PI0_RANGE = 0.5, 2.0, (0.08, 0.22)  # GeV: photons, their pairs, and the pairs' masses
-MIN_BESIDES = 4  # fewest particles of an event with neutral pions
+MIN_PARTICLES = 4  # fewest particles of an event with neutral pions
 GRID, MIN_CROWD, CROWDS = 0.05, 300, 8  # rad; fewest hits of an event in which hits without a neighbour are counted
 VERY_HARD = 10.0  # GeV, from which one track with a wrong momentum changes an event; 0.1% have no hits where they enter
 REACH = 1.1  # largest plausible ratio of the radius of a state to the diameter of the track's circle
@@ -480,11 +480,11 @@ def charged_without_track(events: Events, particles: ak.Array, *, near: float = 
 def _of_pairs(particles: ak.Array) -> dict[str, npt.NDArray[Any]]:
     """Masses of pairs of photons that are nearest to each other, GeV, in the range `PI0_RANGE` of neutral pions.
 
-    Events of fewer than `MIN_BESIDES` particles have none: two photons shot at one angle make a peak, too.
+    Events of fewer than `MIN_PARTICLES` particles have none: two photons shot at one angle make a peak, too.
     """
     columns, counts = jagged.columns(particles), jagged.count(particles)
     event = jagged.event_index(counts)
-    photons = (columns["pdg"] == PHOTON) & (columns["energy"] > MIN_PHOTON) & (counts >= MIN_BESIDES)[event]
+    photons = (columns["pdg"] == PHOTON) & (columns["energy"] > MIN_PHOTON) & (counts >= MIN_PARTICLES)[event]
     photons = np.flatnonzero(photons)
     event, energy = event[photons], columns["energy"][photons].astype(np.float64)
     momentum = np.stack([columns[axis][photons].astype(np.float64) for axis in PXYZ], axis=1)

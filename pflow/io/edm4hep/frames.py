@@ -456,9 +456,9 @@ class InputCopy:
     """Reads the collections of one file member by member.
 
     They keep their schema: where it is older than podio's, ROOT reads their members by the rules of EDM4hep's library.
-    A newer one than `SCHEMA_VERSION` is a warning.
-    Collections that the metadata list, but that a program dropped from the file, whole or in part, are left out, with a
-    warning. An `InputError` where the metadata lack ids and types, or one of `needed` is dropped.
+    A newer one than `SCHEMA_VERSION` is a warning. Collections that the metadata list, but that a program dropped from
+    the file, whole or in part, are left out, with a warning. An `InputError` where the metadata lack ids and types, or
+    one of `needed` is dropped.
     """
 
     def __init__(self, file: PodioFile, needed: Collection[str] = ()) -> None:
