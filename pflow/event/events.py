@@ -17,7 +17,7 @@ import numpy.typing as npt
 from pflow.errors import InputError, PflowError, check_type, first_line, warn
 from pflow.event import jagged
 from pflow.event.jagged import Links
-from pflow.event.schema import LINKED, PARTS, PXYZ, REQUIRED, Violation, unusable_objects, validate_part
+from pflow.event.schema import LINKED, PARTS, REQUIRED, Violation, unusable_objects, validate_part
 from pflow.physics.arrays import Floats, Index, Mask
 from pflow.physics.detector import Detector
 from pflow.physics.geometry import Geometry
@@ -534,7 +534,7 @@ class Reconstruction(EventLists):
         charged = jagged.columns(self.particles)["charge"] != 0
         if self.track_links is None:
             neutral = np.full(n, np.nan)
-            of_charged = charged * np.linalg.norm(self._momentum(), axis=1)
+            of_charged = charged * np.linalg.norm(jagged.momenta(self.particles), axis=1)
             used = np.bincount(jagged.event_index(n_particles), of_charged, n)
         else:
             links = Links.of(self.track_links)
@@ -543,10 +543,6 @@ class Reconstruction(EventLists):
             used = np.bincount(links.event, shares, n)
         # Charged particles may have more momentum than the tracks.
         return np.stack([total, neutral, np.maximum(total - used, 0)], axis=1)
-
-    def _momentum(self) -> Floats:
-        """Momenta of all particles, GeV, float64 [particle, 3], also of four-momenta in pt, phi, eta and mass."""
-        return np.stack([jagged.flat(getattr(self.particles, axis), np.float64) for axis in PXYZ], axis=1)
 
     def check_links(self, name: str, events: Events) -> None:
         """Raise `InputError` if ``hit_links`` or ``track_links`` point outside these events."""
@@ -564,7 +560,7 @@ class Reconstruction(EventLists):
 
     def _beside_hits(self, events: Events) -> Floats:
         """Angle, from the origin, of neutral particles with `LINKED_ENERGY` in hits to these hits' barycentre, rad."""
-        links, momentum = Links.of(self.hit_links), self._momentum()
+        links, momentum = Links.of(self.hit_links), jagged.momenta(self.particles)
         hit, particle = links.flat_source(jagged.count(events.hits)), links.flat_particle(jagged.count(self.particles))
         energy = links.weight * jagged.columns(events.hits)["energy"][hit]
         moment = energy[:, None] * jagged.vectors(events.hits, field="position")[hit]

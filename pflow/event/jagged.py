@@ -173,6 +173,11 @@ def vectors(array: ak.Array, dtype: type[np.floating[Any]] = np.float64, *, fiel
     return np.stack([np.asarray(values, dtype=dtype) for values in components], axis=-1)
 
 
+def momenta(particles: ak.Array) -> Floats:
+    """Momenta of four-momenta [event, particle], GeV, float64 [particle, 3], also where `vector` has pt and eta."""
+    return np.stack([flat(getattr(particles, axis), np.float64) for axis in ("px", "py", "pz")], axis=1)
+
+
 def concatenate(arrays: Sequence[ak.Array | int]) -> ak.Array:
     """Join chunks of events, [event, object] records each; columns that a chunk lacks are dropped.
 

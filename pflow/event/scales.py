@@ -462,9 +462,7 @@ def charged_without_track(events: Events, particles: ak.Array, *, near: float = 
     direction (`AT_TRACK`) and, to the fraction `near`, momentum, float64 [2, event]."""
     assert events.tracks is not None
     counts, charge = jagged.count(particles), jagged.flat(particles.charge)
-    # By attributes, as `vector` may hold the particles by other components.
-    momentum = np.stack([jagged.flat(getattr(particles, axis), np.float64) for axis in PXYZ], axis=1)
-    of_track = jagged.vectors(events.tracks, field="momentum")
+    momentum, of_track = jagged.momenta(particles), jagged.vectors(events.tracks, field="momentum")
     p, p_track = np.linalg.norm(momentum, axis=1), np.linalg.norm(of_track, axis=1)
     chosen, track_charge = (charge != 0) & (p > MIN_MOMENTUM), jagged.flat(events.tracks.charge)
     along, along_track, alone = unit_vector(momentum), unit_vector(of_track), np.zeros(len(p), dtype=np.bool_)
