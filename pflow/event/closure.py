@@ -10,7 +10,6 @@ the IP, along the direction in which another momentum would move it, gives the r
 from __future__ import annotations
 
 import dataclasses
-import itertools
 from typing import Any
 
 import awkward as ak
@@ -116,14 +115,12 @@ class FlatHits:
         """
         single, limit = towards.astype(np.float32), np.float32(np.cos(cone)) * self.distance
         pairs, along = [np.zeros((2, 0), dtype=np.int64)], [limit[:0]]  # np.concatenate needs at least one list
-        for hit, direction in zip(itertools.pairwise(self.bounds), itertools.pairwise(bounds), strict=True):
-            if direction[0] < direction[1]:
-                mine = slice(*hit)
+        for mine, lines in jagged.slices(self.bounds, bounds):
+            if lines.start < lines.stop:
                 # Times the distance, not divided by it: hits that were left out are at the origin.
-                product = single[slice(*direction)] @ self.position[:, mine]
-                pairs.append(_pairs(product > limit[mine], direction[0], hit[0]))
-                row, column = pairs[-1] - np.array([[direction[0]], [hit[0]]])
-                along.append(product[row, column])
+                product = single[lines] @ self.position[:, mine]
+                pairs.append(_pairs(product > limit[mine], lines.start, mine.start))
+                along.append(product[tuple(pairs[-1] - [[lines.start], [mine.start]])])
         row, hit = np.concatenate(pairs, axis=1)
         return row, hit, np.concatenate(along) / self.distance[hit]
 
@@ -144,7 +141,7 @@ def _pairs(near: Mask, row: int, column: int) -> Index:
     return np.stack([row + rows, column + columns])
 
 
-@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+@dataclasses.dataclass(frozen=True, eq=False)
 class TrackDeposits:
     """Tracks above `MIN_MOMENTUM` in events with hits, and their deposits; lengths in mm, energies in GeV.
 
@@ -180,19 +177,14 @@ class TrackDeposits:
         """Measure the tracks of the events; `hits`: as of `FlatHits.of`, if they are there."""
         hits = FlatHits.of(events) if hits is None else hits
         tracks = _Entries.of(events)
-        narrow, around, separation = _cones(events, hits, tracks)
-        ecal, hcal = _first_hits(events.detector, hits)
-        trails, stubs = _trails(events, ecal, hcal, tracks), _stubs(events.detector, ecal, tracks)
-        trails["twice"] = separation < SAME
-        deposits = cls(
-            momentum=tracks.p, narrow=narrow, around=around, separation=separation, trails=trails, stubs=stubs
-        )
         # Mean factors on energies in an HCAL and in an ECAL; 1 of those not known.
         parts = events.detector.calorimeters
         hadronic = float(np.mean([part.hadron_scale or 1.0 for part in parts if part.kind == "hcal"] or [1.0]))
         electronic = float(np.mean([part.electron_scale for part in parts if part.kind == "ecal"] or [1.0]))
-        # In a dense jet the hits behind a track are also others'.
-        trails["hcal_own"] = _where(separation > ALONE, trails["hcal_own"])
+        narrow, around, separation = _cones(events.detector, hits, tracks, hadronic)
+        ecal, hcal = _front(events.detector, hits)
+        trails, stubs = _trails(events, ecal, hcal, tracks, separation), _stubs(events.detector, ecal, tracks)
+        deposits = cls(tracks.p, narrow, around, separation, trails, stubs)
         muons = trails.pop("thin") & (hadronic * narrow[:, 0] < MOST_OF_MUON)
         hadrons, hard = deposits.hadrons(hadronic) & ~muons, deposits.isolated(hadronic) & (tracks.p > HADRONS[0])
         hadrons &= np.count_nonzero(hadrons) > MIN_HADRONS * np.count_nonzero(hard)
@@ -234,7 +226,7 @@ class _Entries:
 
     `index`, of each among all tracks; `event`; `particle` as of `FlatHits`; `p`, `pt`; `entry` and unit `direction`, at
     the calorimeter state of the track, else on the helix from the IP; `state`, as read; `by_helix`, entry on the helix,
-    and `moved`, the same for a momentum larger by `STEP`; `bounds`, int64 [event + 1], as of `_FirstHits`. Of all
+    and `moved`, the same for a momentum larger by `STEP`; `bounds`, int64 [event + 1], as of `FlatHits`. Of all
     tracks, by `all_bounds`: `towards`, unit vectors to the entries [all tracks, 3], 0 if not known.
     """
 
@@ -280,30 +272,26 @@ class _Entries:
         )
 
 
-def _cones(events: Events, hits: FlatHits, tracks: _Entries) -> tuple[Floats, Floats, Floats]:
-    """Energies in `NARROW` around each entry, and between it and `ALONE`, GeV [track, 2], in an HCAL and elsewhere, and
-    the angle to the nearest entry, rad [track]; energies are 0 where it is below `ALONE`, and below `MIN_CONE`. In an
-    HCAL they are on the mean scale of the HCALs, whose `hadron_scale` may differ."""
+def _cones(detector: Detector, hits: FlatHits, tracks: _Entries, hadronic: float) -> tuple[Floats, Floats, Floats]:
+    """`narrow`, `around` and `separation` of `TrackDeposits`; `hadronic`: mean scale of the HCALs, which may differ."""
     n, towards = len(tracks.index), tracks.towards[tracks.index]
     separation = np.full(n, np.inf)
-    for track in itertools.pairwise(tracks.bounds):
-        mine = slice(*track)
+    for (mine,) in jagged.slices(tracks.bounds):
         between = towards[mine] @ towards[mine].T
         # An entry is no neighbour of its own; -1 is the cosine of pi, the angle of tracks without one.
         np.fill_diagonal(between, -1.0)
         separation[mine] = np.arccos(np.clip(between.max(axis=1, initial=-1.0), -1.0, 1.0))
     alone = np.flatnonzero((separation > ALONE) & (tracks.p > MIN_CONE))
     row, hit, cosine = hits.around(towards[alone], np.searchsorted(alone, tracks.bounds), ALONE)
-    of_hcal = np.array([part.kind == "hcal" for part in events.detector.calorimeters])
-    scales = np.array([part.hadron_scale or 1.0 for part in events.detector.calorimeters])
-    scales = np.where(of_hcal, scales / np.mean(scales[of_hcal] if any(of_hcal) else 1.0), 1.0)
-    energy = np.maximum(hits.energy[hit], 0.0) * scales[hits.part[hit]]  # 0 of hits that were left out
+    parts = detector.calorimeters
+    to_mean = np.array([(part.hadron_scale or 1.0) / hadronic if part.kind == "hcal" else 1.0 for part in parts])
+    energy = np.maximum(hits.energy[hit], 0.0) * to_mean[hits.part[hit]]  # 0 of hits that were left out
     group = (2 * alone[row] + (cosine <= np.cos(NARROW))) * 2 + (hits.kind[hit] != HCAL)
     sums = np.asarray(np.bincount(group, energy, 4 * n), dtype=np.float64).reshape(n, 2, 2)
     return sums[:, 0], sums[:, 1], separation
 
 
-def _first_hits(detector: Detector, hits: FlatHits) -> list[tuple[FlatHits, Index]]:
+def _front(detector: Detector, hits: FlatHits) -> list[tuple[FlatHits, Index]]:
     """Hits with energy in the first `N_LAYERS` layers of the ECAL, and of the HCAL, and their layers."""
     pitch = [part.layers[0].pitch if part.layers else PITCH.get(part.kind, 1.0) for part in detector.calorimeters]
     layer = hits.depth * np.array([1 / of_part for of_part in pitch], np.float32).take(hits.part)
@@ -312,21 +300,20 @@ def _first_hits(detector: Detector, hits: FlatHits) -> list[tuple[FlatHits, Inde
     return [(hits.take(mine), layer[mine].astype(np.int64)) for mine in (rows[kind == ECAL], rows[kind == HCAL])]
 
 
-def _stubs(detector: Detector, first_hits: tuple[FlatHits, Index], tracks: _Entries) -> dict[str, npt.NDArray[Any]]:
+def _stubs(detector: Detector, front: tuple[FlatHits, Index], tracks: _Entries) -> dict[str, npt.NDArray[Any]]:
     """Columns of `TrackDeposits.stubs`: first hits of charged particles that enter the ECAL."""
-    counts, (hits, layer) = np.diff(tracks.all_bounds), first_hits
+    counts, (hits, layer) = np.diff(tracks.all_bounds), front
     towards = (hits.position / hits.distance).T
     near = np.cos(max(STUB, STUB_CELLS * _cell_size(detector, "ecal")) / detector.ecal_inner_radius)
     # With rows of the identity, one matrix product counts the hits of each layer on each line.
     in_layer = np.identity(N_LAYERS, np.float32)[layer]
     chosen, lost = [np.zeros(0, dtype=np.int64)], [np.zeros(0, dtype=np.bool_)]  # as in `FlatHits.around`
-    for hit, track in zip(itertools.pairwise(hits.bounds), itertools.pairwise(tracks.all_bounds), strict=True):
-        mine = slice(*hit)
+    for mine, of_tracks in jagged.slices(hits.bounds, tracks.all_bounds):
         first = mine.start + np.flatnonzero(layer[mine] == 0)
         in_layers = (towards[first] @ towards[mine].T > near).astype(np.float32) @ in_layer[mine]
         first = first[(in_layers > 0).all(axis=1) & (in_layers.sum(axis=1) <= N_LAYERS + 1)]
         chosen.append(first)
-        closest = (towards[first] @ tracks.towards[slice(*track)].T).max(axis=1, initial=-1.0)
+        closest = (towards[first] @ tracks.towards[of_tracks].T).max(axis=1, initial=-1.0)
         lost.append(closest < np.cos(APART))
     begins = hits.take(np.concatenate(chosen))
     n_stubs = np.diff(begins.bounds)
@@ -342,27 +329,24 @@ def _stubs(detector: Detector, first_hits: tuple[FlatHits, Index], tracks: _Entr
 
 
 def _trail(
-    detector: Detector, first_hits: tuple[FlatHits, Index], tracks: _Entries, rows: Index, kind: int
+    detector: Detector, front: tuple[FlatHits, Index], tracks: _Entries, rows: Index, kind: int
 ) -> dict[str, npt.NDArray[Any]]:
     """Trails of the tracks `rows` in the calorimeters of a kind: columns [track], NaN of tracks without a hit.
 
-    `n_hits`; `n_layers`, with hits, and their `share` of the first ones; `cell`, median energy of the hits at normal
-    incidence, GeV; `offset` [2, track], their median distance from the line along azimuth and polar angle, mm, and in
-    cells `azimuth` and `polar`; `own`, share of the linked hits that are linked to the track's particle; `seen`,
-    whether hits are in so many layers that they are no coincidence.
+    `n_layers`, with hits; `seen`, whether so many that they are no coincidence; `straight`, and no shower.
+    Others as of `TrackDeposits.trails`; `offset` [2, track], distances along azimuth and polar angle, in mm.
     """
-    n, (hits, layer) = len(tracks.index), first_hits
+    n, (hits, layer) = len(tracks.index), front
     width = [max(WIDTH.get(part.kind, 0.0), CELLS * (part.cell_size or 0.0)) for part in detector.calorimeters]
     beyond = hits.distance**2 - np.array(width, np.float32)[hits.part] ** 2
     points, along = tracks.entry[rows].astype(np.float32), tracks.direction[rows].astype(np.float32)
     start, square = np.einsum("tc,tc->t", points, along)[:, None], np.einsum("tc,tc->t", points, points)[:, None]
     pairs, bounds = [np.zeros((2, 0), dtype=np.int64)], np.searchsorted(rows, tracks.bounds)
-    for hit, track in zip(itertools.pairwise(hits.bounds), itertools.pairwise(bounds), strict=True):
-        near, mine = slice(*hit), slice(*track)
+    for near, mine in jagged.slices(hits.bounds, bounds):
         # The square of the distance from the line, expanded into products: no array [track, hit, 3] is made.
         across = (along[mine] @ hits.position[:, near] - start[mine]) ** 2
         across += 2 * points[mine] @ hits.position[:, near] - square[mine]
-        pairs.append(_pairs(across > beyond[near], track[0], hit[0]))
+        pairs.append(_pairs(across > beyond[near], mine.start, near.start))
     track, hit = np.concatenate(pairs, axis=1)
     track = rows[track]
     from_entry = hits.position[:, hit] - tracks.entry[track].T
@@ -382,29 +366,31 @@ def _trail(
     linked = (hits.particle[hit] >= 0) & (tracks.particle[track] >= 0)
     own = linked & (hits.particle[hit] == tracks.particle[track])
     n_linked, n_own = (np.bincount(track, of, n) for of in (linked, own))
+    seen = n_layers >= min(MIN_LAYERS, expected)
     return {
-        "n_hits": by_layer.sum(axis=1),
         "n_layers": n_layers,
-        "share": n_layers / expected,
+        "seen": seen,
+        "straight": seen & (by_layer.sum(axis=1) < SHOWER * n_layers),
+        "layers": n_layers / expected,
         "cell": medians(track, hits.energy[hit] * to_normal[track], n),
         "offset": offset,
         **dict(zip(("azimuth", "polar"), offset / _cell_size(detector, KINDS[kind]), strict=True)),
         "own": _where(n_linked > 0, n_own / np.maximum(n_linked, 1)),
-        "seen": n_layers >= min(MIN_LAYERS, expected),
     }
 
 
 def _trails(
-    events: Events, first_ecal: tuple[FlatHits, Index], first_hcal: tuple[FlatHits, Index], tracks: _Entries
+    events: Events, front: tuple[FlatHits, Index], behind: tuple[FlatHits, Index], tracks: _Entries, separation: Floats
 ) -> dict[str, npt.NDArray[Any]]:
-    """Columns of `TrackDeposits.trails`, without ``twice`` and ``response``, which need the energies around."""
+    """`TrackDeposits.trails` without ``response``; ``thin``: whether it looks like a muon's in the HCAL. By the first
+    hits of the ECAL and of the HCAL."""
     detector = events.detector
-    ecal = _trail(detector, first_ecal, tracks, np.arange(len(tracks.index)), ECAL)
-    straight = ecal["seen"] & (ecal["n_hits"] < SHOWER * ecal["n_layers"])
+    ecal = _trail(detector, front, tracks, np.arange(len(tracks.index)), ECAL)
     # An electron leaves nothing in the HCAL; without a trail it is not known what a track is.
-    faces = [_face(detector, part) for part in detector.calorimeters if part.kind == "hcal"]
+    straight = ecal["straight"]
     hard = straight & (tracks.p > HARD)
-    hcal = _trail(detector, first_hcal, tracks, np.flatnonzero(hard), HCAL)
+    hcal = _trail(detector, behind, tracks, np.flatnonzero(hard), HCAL)
+    faces = [_face(detector, part) for part in detector.calorimeters if part.kind == "hcal"]
     in_hcal = hard & np.isfinite(faces).any()
     # Another momentum moves the entry along the lever: the part of the trail's distance along it is its error.
     axes = np.stack(tangent_basis(tracks.direction)[::-1], axis=1)
@@ -415,30 +401,30 @@ def _trails(
     bends = straight & (reach > LEVER[0]) & (reach < LEVER[1])
     with np.errstate(divide="ignore", invalid="ignore"):
         momentum = _where(bends, -(off * lever).sum(axis=0) / reach**2)
-        b_field = np.abs(jagged.columns(events.tracks)["omega"][tracks.index]) * tracks.pt / GEV_PER_TESLA_MM
+    seen, seen_behind = ecal["seen"], in_hcal & hcal["seen"]
     return {
         "event": tracks.event,
         "endcap": _in_endcap(detector, tracks.entry[:, 2]),
         **dict(zip("xyz", tracks.entry.T, strict=True)),
-        "b_field": b_field,
-        "trail": ecal["seen"],
-        "layers": _where(ecal["seen"], ecal["share"]),
-        "ecal_azimuth": _where(ecal["seen"], ecal["azimuth"]),
-        "ecal_polar": _where(ecal["seen"], ecal["polar"]),
+        "b_field": np.abs(jagged.columns(events.tracks)["omega"][tracks.index]) * tracks.pt / GEV_PER_TESLA_MM,
+        "trail": seen,
+        "twice": separation < SAME,
         "helix": _where(straight & np.isfinite(near_helix), near_helix < NEAR),
         "momentum": momentum,
         # The other charge leads as far to the other side: as twice the momentum taken away.
         "opposite": _where(np.isfinite(momentum), momentum < -1.0),
+        "layers": _where(seen, ecal["layers"]),
+        "ecal_azimuth": _where(seen, ecal["azimuth"]),
+        "ecal_polar": _where(seen, ecal["polar"]),
+        "ecal_cell": _where(straight, ecal["cell"]),
+        "own": _where(straight, ecal["own"]),
         "behind": _where(in_hcal, hcal["n_layers"] > 0),
         "behind hard": _where(in_hcal & (tracks.p > HARDER), hcal["n_layers"] > 0),
-        "hcal_layers": _where(in_hcal & hcal["seen"], hcal["share"]),
-        "hcal_azimuth": _where(in_hcal & hcal["seen"], hcal["azimuth"]),
-        "hcal_polar": _where(in_hcal & hcal["seen"], hcal["polar"]),
-        "ecal_cell": _where(straight, ecal["cell"]),
+        **{f"hcal_{name}": _where(seen_behind, hcal[name]) for name in ("layers", "azimuth", "polar")},
         "hcal_cell": _where(in_hcal, hcal["cell"]),
-        "own": _where(straight, ecal["own"]),
-        "hcal_own": _where(in_hcal & hcal["seen"], hcal["own"]),
-        "thin": hard & hcal["seen"] & (hcal["n_hits"] < SHOWER * hcal["n_layers"]),
+        # In a dense jet the hits behind a track are also others'.
+        "hcal_own": _where(seen_behind & (separation > ALONE), hcal["own"]),
+        "thin": hard & hcal["straight"],
     }
 
 

@@ -6,6 +6,7 @@ Awkward's functions do the same, but their dispatch takes longer than the work o
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -248,6 +249,11 @@ def total(values: npt.NDArray[Any], bounds: Index) -> Floats:
     sums, some = np.zeros(len(bounds) - 1), np.flatnonzero(np.diff(bounds))
     sums[some] = np.add.reduceat(values, bounds[:-1][some], dtype=np.float64) if len(some) else 0.0
     return sums
+
+
+def slices(*bounds: npt.NDArray[Any]) -> Iterator[tuple[slice, ...]]:
+    """Where the objects of each event are in one or more flat lists, by the `bounds` of each, as of `offsets`."""
+    return zip(*([slice(*pair) for pair in itertools.pairwise(of.tolist())] for of in bounds), strict=True)
 
 
 def finite_events(columns: Iterable[npt.NDArray[Any]], counts: Index) -> Mask:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import itertools
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
@@ -466,12 +465,11 @@ def charged_without_track(events: Events, particles: ak.Array, *, near: float = 
     p, p_track = np.linalg.norm(momentum, axis=1), np.linalg.norm(of_track, axis=1)
     chosen, track_charge = (charge != 0) & (p > MIN_MOMENTUM), jagged.flat(events.tracks.charge)
     along, along_track, alone = unit_vector(momentum), unit_vector(of_track), np.zeros(len(p), dtype=np.bool_)
-    of_particles, of_tracks = (itertools.pairwise(jagged.offsets(n)) for n in (counts, jagged.count(events.tracks)))
-    for (i, j), (k, m) in zip(of_particles, of_tracks, strict=True):
-        fits = along[i:j] @ along_track[k:m].T > np.cos(AT_TRACK[1])
-        fits &= np.abs(p_track[k:m] - p[i:j, None]) < near * p[i:j, None]
-        fits &= charge[i:j, None] * track_charge[k:m] > 0
-        alone[i:j] = chosen[i:j] & ~fits.any(axis=1)
+    for mine, theirs in jagged.slices(jagged.offsets(counts), jagged.offsets(jagged.count(events.tracks))):
+        fits = along[mine] @ along_track[theirs].T > np.cos(AT_TRACK[1])
+        fits &= np.abs(p_track[theirs] - p[mine, None]) < near * p[mine, None]
+        fits &= charge[mine, None] * track_charge[theirs] > 0
+        alone[mine] = chosen[mine] & ~fits.any(axis=1)
     return np.stack([_total(particles, of) for of in (chosen, alone)])
 
 
@@ -488,13 +486,13 @@ def _of_pairs(particles: ak.Array) -> dict[str, npt.NDArray[Any]]:
     momentum = np.stack([columns[axis][photons].astype(np.float64) for axis in PXYZ], axis=1)
     bounds, direction = np.searchsorted(event, np.arange(len(particles) + 1)), unit_vector(momentum)
     pairs = [np.zeros((0, 2), dtype=np.int64)]
-    for begin, end in itertools.pairwise(bounds):
-        if end - begin > 1:
-            cosine = direction[begin:end] @ direction[begin:end].T
+    for (mine,) in jagged.slices(bounds):
+        if mine.stop - mine.start > 1:
+            cosine = direction[mine] @ direction[mine].T
             np.fill_diagonal(cosine, -2.0)
-            nearest = cosine.argmax(axis=1)
-            first = np.flatnonzero((nearest[nearest] == np.arange(end - begin)) & (np.arange(end - begin) < nearest))
-            pairs.append(begin + np.stack([first, nearest[first]], axis=1))
+            nearest, number = cosine.argmax(axis=1), np.arange(len(cosine))
+            first = np.flatnonzero((nearest[nearest] == number) & (number < nearest))
+            pairs.append(mine.start + np.stack([first, nearest[first]], axis=1))
     both = np.concatenate(pairs)
     total = energy[both].sum(axis=1)
     mass = np.sqrt(np.maximum(total**2 - (momentum[both].sum(axis=1) ** 2).sum(axis=1), 0.0))
