@@ -75,10 +75,8 @@ RECONSTRUCTED = (0.6, 1.3)
 MIN_ASTRAY, ASTRAY = 3, 0.015  # fewest hard tracks without hits, and the energy that they may have of all; found: 0.002
 ASTRAY_IN_ONE = 0.4  # the same in one event, found: 0.26, where a hadron breaks up in the tracker
 PEAK, MIN_PEAK = 0.15, 0.6  # half width of the pi0's peak; smallest share of the pairs in it: without pi0 a third are
-MIN_PAIRS, OFF_PEAK = (
-    20,
-    0.04,
-)  # fewest pairs in the peak; its largest plausible shift, found: 0.022, of soft ones 0.036
+MIN_PAIRS = 20  # fewest pairs in the peak,
+OFF_PEAK = 0.04  # and its largest plausible shift, found: 0.022, of soft ones 0.036
 UNCHECKED = "closure"  # name of the check that says what too few tracks leave unknown
 
 
@@ -300,7 +298,7 @@ QUANTITIES: Mapping[str, tuple[Quantity, ...]] = {
         # Found, of 50 true ones: 0.85 to 1.34 and 0.5 to 1.6.
         *(
             Quantity(
-                "reference", f"found {of}", IN_ALL.format(of), *limits, None, f"true {of}", counted=f"n {of}", least=50
+                "reference", f"found {of}", IN_ALL.format(of), *limits, over=f"true {of}", counted=f"n {of}", least=50
             )
             for of, limits in (("photons", (0.65, 1.5)), ("neutral hadrons", (0.35, 2.2)))
         ),
@@ -397,13 +395,8 @@ def compare(scales: Scales, sample: SampleScales | None = None) -> list[Check]:
     if (detector := scales.detector) is None:
         return []
     checks = [*_quantities(scales, detector, sample), *_each_event(scales, detector), *_calorimeters(scales, detector)]
-    checks += [*_dead_parts(scales, detector), *_too_few(scales, detector)]
-    checks += [
-        *_reconstructed(scales, detector),
-        *_hard_tracks(scales),
-        *_photon_energies(scales),
-        *_changes(scales, detector),
-    ]
+    checks += [*_dead_parts(scales, detector), *_too_few(scales, detector), *_reconstructed(scales, detector)]
+    checks += [*_hard_tracks(scales), *_photon_energies(scales), *_changes(scales, detector)]
     checks += [] if sample is None else _sample(scales, detector, sample)
     said: dict[str, dict[bool, dict[str, None]]] = {}  # texts by name and result, without repetition
     for name, good, text in checks:
@@ -502,10 +495,10 @@ def _each_event(scales: Scales, detector: Detector) -> Iterator[Check]:
     for name, text, table, odd in _odd_events(scales, detector) if scales.table("events") else ():
         yield Check(name, not odd.any(), f"{_entries(scales, table, odd)}: {text}")
     for _, table, q in _measured(scales, detector, QUANTITIES):
-        known = _known(table, q.column) if np.isfinite(q.each).any() else {}
-        in_endcap = known.get("endcap", np.zeros(len(known.get("file", ()))))
-        for end in np.unique(in_endcap):
-            region = {name: values[in_endcap == end] for name, values in known.items()}
+        known = np.isfinite(table[q.column]) & np.isfinite(q.each).any()
+        in_endcap = table.get("endcap", np.zeros(len(known)))
+        for end in np.unique(in_endcap[known]):
+            region = _rows(table, known & (in_endcap == end))
             group, n = _groups(region["file"], region["entry"])
             part, total, count = (
                 np.bincount(group, np.nan_to_num(region[column])) if column else n
@@ -551,18 +544,15 @@ def _odd_events(scales: Scales, detector: Detector) -> Iterator[tuple[str, str, 
     text = f"single hits have more than {LARGEST:g} GeV (up to {table['absurd'].max():.3g})"
     yield "scales of events", text, table, absurd
 
-    begins = _known(table, "start")
+    begins = _rows(table, np.isfinite(table["start"]))
     group, n = _groups(begins["start"], begins["place"])
     text = f"{n[n > 1].sum()} events begin with the hits of another one: they are there twice, or lists of hits"
     yield "events twice", f"{text} were not emptied between events", begins, n[group] > 1
 
 
-def _known(table: Table, column: str) -> Table:
-    """Rows in which a column is known; without columns if it is not there."""
-    if column not in table:
-        return {}
-    known = np.isfinite(table[column])
-    return {name: values[known] for name, values in table.items()}
+def _rows(table: Table, rows: Any) -> dict[str, npt.NDArray[Any]]:
+    """Some rows of a table."""
+    return {name: values[rows] for name, values in table.items()}
 
 
 def _groups(*columns: npt.NDArray[Any]) -> tuple[Index, Index]:
@@ -610,7 +600,7 @@ def _calorimeters(scales: Scales, detector: Detector) -> Iterator[Check]:
         hits = scales.table("hits")
         rows = np.flatnonzero(hits.get("part", np.zeros(0)) == i)
         if part.kind in CELLS and len(rows) >= MIN_HITS:
-            mine = {name: values[rows[np.argsort(hits["energy"][rows])]] for name, values in hits.items()}
+            mine = _rows(hits, rows[np.argsort(hits["energy"][rows])])
             mine["event"] = _groups(mine["file"], mine["entry"])[0]
             mine["shower"] = scales.table("events")[f"hits {part.name}"] >= MANY["hits of the HCAL"]
             yield from _energies(part, mine)
