@@ -10,7 +10,7 @@ import signal
 import sys
 import traceback
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
@@ -274,8 +274,8 @@ class TrainingCLI(LightningCLI):  # type: ignore[misc]
     """Lightning's command line for `ParticleFlow` and `ParticleFlowData`; without `run` it only makes the objects."""
 
     def __init__(self, verb: str, args: Sequence[str], *, run: bool = True) -> None:
-        self.verb, self.begun = verb, resolve_run(verb, args)
-        self.resumed = self.begun.model if self.begun.resumes else None
+        self.verb, self.chosen = verb, resolve_run(verb, args)
+        self.resumed = self.chosen.model if self.chosen.resumes else None
         usage = f"pflow {verb} [options]" + (f"\n\n{MOST_USED}" if verb == "fit" else "")
         common = {"default_config_files": [str(config_dir() / "base.yaml")], "allow_abbrev": False}
         with _without_chatter():
@@ -286,7 +286,7 @@ class TrainingCLI(LightningCLI):  # type: ignore[misc]
                 seed_everything_default=1,
                 parser_class=Parser,
                 parser_kwargs={verb: {**common, "usage": usage}, "allow_abbrev": False} if run else common,
-                args=[*([verb] if run else []), *self.begun.words],
+                args=[*([verb] if run else []), *self.chosen.words],
                 run=run,
                 auto_configure_optimizers=False,
                 load_from_checkpoint_support=False,
@@ -301,7 +301,7 @@ class TrainingCLI(LightningCLI):  # type: ignore[misc]
         self.parser.of_verb = parser
         seed = "seed of random numbers, with which a training is the same again"
         parser._option_string_actions["--seed_everything"].help = f"{seed} (a whole number, default: %(default)s)"
-        parser.set_defaults(self.begun.defaults)
+        parser.set_defaults(self.chosen.defaults)
         resume = "fit: resume the training in this folder, or from this checkpoint in it; else: the trained model"
         start = "start a new training from the weights of a trained model; the options of its network and its tokens "
         start += "become the defaults, its learning rate does not (1e-4 to 3e-4 fine-tune general)"
@@ -314,7 +314,7 @@ class TrainingCLI(LightningCLI):  # type: ignore[misc]
         parser.add_lightning_class_args(EarlyStopping, "early_stopping")
         parser.add_lightning_class_args(LearningRateMonitor, "learning_rate_monitor")
         parser.link_arguments("seed_everything", "data.seed", compute_fn=_number)
-        resumes = self.begun.resumes  # its weights come from the checkpoint, not from `start_from`
+        resumes = self.chosen.resumes  # its weights come from the checkpoint, not from `start_from`
         parser.link_arguments("start_from", "model.start_from", compute_fn=lambda start: None if resumes else start)
         parser.link_arguments("output", "model_checkpoint.dirpath", compute_fn=os.path.expanduser)
         for name in ("monitor", "mode"):  # early stopping follows the quantity of the best checkpoint
@@ -358,8 +358,8 @@ class TrainingCLI(LightningCLI):  # type: ignore[misc]
             found = re.search(r"Problem with given class_path '([\w.]+'): (.*?)(?: - Expected a |$)", text)
             raise ConfigError(f"'{found[1]}: {found[2]}" if found else str(error)) from error
         split = {"fit": "" if self.resumed else "val", "validate": "val", "test": "test"}.get(self.verb, "")
-        if self.begun.model and (paths := self.datamodule.paths.get(split)):
-            warn_of_training(self.begun.model.header.to_dict(), matching(paths), calibration=False)
+        if self.chosen.model and (paths := self.datamodule.paths.get(split)):
+            warn_of_training(self.chosen.model.header.to_dict(), matching(paths), calibration=False)
         # Before `setup` of the data, which would fit a new tokeniser for a model without one.
         if self.resumed:
             self.model.tokeniser = self.resumed.header.tokeniser
@@ -397,29 +397,30 @@ class TrainingCLI(LightningCLI):  # type: ignore[misc]
         return super().instantiate_trainer(plugins=[*plugins, AtomicCheckpointIO()], callbacks=callbacks, **changed)
 
     def fit(self, **options: Any) -> None:
-        """Train; print the run folder and, in a resume, the checkpoint."""
+        """Train; print the run folder, in a resume the checkpoint, and how good a model is that it starts from."""
+        start, first = None if self.resumed else self.chosen.model, self.trainer.is_global_zero
         text = f"checkpoints, logs and configuration: {self.folder}"
         if self.resumed:
             options["ckpt_path"], made = self.resumed.path, self.resumed.header.provenance
             text += f"\nresume {self.resumed.path}: epoch {made['epoch'] + 1}, step {made['step']}"
-        elif self.begun.model is None:
+        elif start is None:
             text += f"; first scales and vocabulary, from up to {self.datamodule.tokeniser_events:,} training events"
-        if self.trainer.is_global_zero:
+        if first:
             print(text, flush=True)
         with disk_errors(self.folder):
-            # A training may end with a worse model than it began with.
-            begins, began = self.begun.model is not None and not self.resumed and not self.trainer.fast_dev_run, {}
-            for start in self.trainer.validate(self.model, self.datamodule, verbose=False) if begins else ():
-                figures = [text.format(start[key]) for key, text in COLUMNS.items() if key in start]
-                if figures and self.trainer.is_global_zero:
-                    print(f"start: {', '.join(figures)}", flush=True)
-                began = start
+            at_start: Mapping[str, float] = {}
+            if start is not None and not self.trainer.fast_dev_run:  # without validation files the list is empty
+                at_start = next(iter(self.trainer.validate(self.model, self.datamodule, verbose=False)), {})
+            figures = [column.format(at_start[key]) for key, column in COLUMNS.items() if key in at_start]
+            if figures and first:
+                print(f"start: {', '.join(figures)}", flush=True)
             self.trainer.fit(**options)
             best = best_of(self.trainer, self.folder)
-            if self.begun.model and best.monitor in began and best.best_model_score is not None:
-                gain = (began[best.monitor] - float(best.best_model_score)) * (1 if best.mode == "min" else -1)
-                if gain <= 0 and self.trainer.is_global_zero:
-                    print(f"no better than at the start: the model it began with, {self.begun.model.path}, is as good")
+            # A training may end with a worse model than it began with.
+            if start is not None and best.monitor in at_start and best.best_model_score is not None:
+                gain = (at_start[best.monitor] - float(best.best_model_score)) * (1 if best.mode == "min" else -1)
+                if gain <= 0 and first:
+                    print(f"no better than at the start: the model it began with, {start.path}, is as good")
 
 
 @contextmanager
