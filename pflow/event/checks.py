@@ -628,7 +628,7 @@ def _energies(part: Calorimeter, hits: Table) -> Iterator[Check]:
     groups = {"at +z": hits["z"] > 0, "in layers of even number": layer % 2 == 0}
     sector = _sector(hits["x"], hits["y"])
     groups |= {_degrees(number): sector == number for number in range(SECTORS)}
-    said = [text for where, inside in groups.items() if (text := _other(energy, inside, event, where, GROUP_SCALE))]
+    said = [text for where, inside in groups.items() if (text := _ratio(energy, inside, event, where, GROUP_SCALE))]
     edges, lengths = _edges(part)
     by_length = bool(len(lengths) and np.isfinite(lengths).all() and np.isfinite(hits["depth"]).all())
     if by_length:
@@ -645,7 +645,7 @@ def _energies(part: Calorimeter, hits: Table) -> Iterator[Check]:
             # The last layers of an HCAL are as those before.
             unknown = GROUP_SCALE if part.kind == "hcal" and end > part.n_layers else UNKNOWN_SCALE
             inside, limit = (layer >= begin) & (layer < end), most if by_length else unknown
-            if text := _other(each, inside, event, where, limit, least):
+            if text := _ratio(each, inside, event, where, limit, least):
                 said.append(text)
     lengths_too = " (per radiation length as described)" if by_length else ""
     yield Check("cells", not said, f"hits of {part.name} have {', '.join(said)}{lengths_too}")
@@ -667,7 +667,7 @@ def _energies(part: Calorimeter, hits: Table) -> Iterator[Check]:
         yield Check("cells", False, f"{text}: they are cut off, or saturated")
 
 
-def _other(energy: Floats, inside: Mask, event: Index, where: str, most: float, least: int = MIN_EVENTS_SCALED) -> str:
+def _ratio(energy: Floats, inside: Mask, event: Index, where: str, most: float, least: int = MIN_EVENTS_SCALED) -> str:
     """Energy of the hits inside over others', in words, where it is more than `most` times larger or smaller.
 
     By the `LOWER` quantiles of `energy`, which rises; "" where either are few or of fewer events than `least`: a single

@@ -181,7 +181,7 @@ def measure(events: Events, particles: ak.Array | None = None, *, targets: Mappi
     if events.has_truth:
         measured["linked"] = _of_linked(events)
     if events.reference is not None:
-        measured["reference"] = _of_reference(events, hits)
+        measured["reference"] = _of_hardest_neutral(events, hits)
     if events.tracks is not None:
         deposits = TrackDeposits.of(events, hits)
         measured |= {"tracks": _of_tracks(events), "trails": deposits.trails, "stubs": deposits.stubs}
@@ -441,7 +441,7 @@ def _of_linked(events: Events) -> dict[str, npt.NDArray[Any]]:
     }
 
 
-def _of_reference(events: Events, hits: FlatHits) -> dict[str, npt.NDArray[Any]]:
+def _of_hardest_neutral(events: Events, hits: FlatHits) -> dict[str, npt.NDArray[Any]]:
     """Whether the hits around each event's `HARDEST` neutral particles of the reference are missing: `alone`."""
     assert events.reference is not None  # for the type checker
     reference, counts = jagged.columns(events.reference), jagged.count(events.reference)
