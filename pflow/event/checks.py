@@ -200,171 +200,180 @@ def _share(name: str, column: str, text: str, of: str, **limits: Any) -> Quantit
 
 SOME = (0.01, np.inf)  # plausible of single events where anything but 0 is
 
-CELL = "a minimum ionising particle leaves {{:.3g}} GeV in a cell of the {}, by {{n}} tracks"
-ENTERS = "hits of the ECAL lie {:.1f} cells beside the entry points of {n} tracks, in "
-BEHIND = "hits of the HCAL lie {:.1f} cells beside {n} tracks, in "
-MOMENTA = "momenta of {n} tracks differ by {:+.1%} from what their hits in the ECAL imply"
-ENTRIES = "{:.0%} of {n} tracks have hits of the ECAL where they enter"
-LAYERS = "{n} tracks have hits in {:.0%} of the first layers of the ECAL"
-HELIX = "the helix from the IP leads {:.0%} of {n} tracks to their state at the calorimeter"
-IN_HCAL = "{:.0%} of {n} tracks above 3 GeV have hits of the HCAL behind them"
-LEAVE = "{n} isolated hadrons leave {:.2f} of their momentum"
-OWN = "{:.0%} of the hits where {n} tracks enter are linked to the track's particle"
-HALF_OWN = "half of {n} tracks have up to {:.0%} of the hits where they enter linked to their particle"
-PT_RATIO = "transverse momenta of tracks are {:.3f} times their {n} particles' momenta in {b_field:g} T"
-ANGLE = "tracks are {:.2g} rad from their {n} particles (median)"
-NOT_REACHED = "{:.0%} of {n} tracks cannot reach their state at the calorimeter in the field"
+QUANTITIES: dict[str, tuple[Quantity, ...]] = {}
+"""By table, with the smallest and largest plausible value, and the quantile; their texts stand before them."""
+
+TYPICAL = "hits of the ECAL have {:.3g} GeV in {n} events"
+TRUE = "hits have {:.2f} times the energy of stable particles that shower"
+N_TRUE = "events have {:.3g} true particles"
+MASSLESS = "momenta of the particles of the reference are {:.2f} times their energies"
 OVER_TRUE = "particles of the reference have {:.2f} times the energy of true ones"
 OVER_LEAST = "particles of the reference have {:.2f} times the smaller of true energy and hits"
 OVER_SEEN = "particles of the reference have {:.2f} times the energy of hits or tracks"
-MASSLESS = "momenta of the particles of the reference are {:.2f} times their energies"
 TRACKLESS = "{:.0%} of the charged particles of the reference have no track of their charge and momentum"
-ALONE = "{:.0%} of the {n} hardest neutral particles of the reference have no hits with their energy around them"
+NO_MUONS = "{:.0%} of the hits of the muon system lie before it, or have more than 0.1 GeV"
+MANY_MUON_HITS = "{:.0%} of the hits of events of 500 hits and more are in the muon system"
+LONE = "{{:.1%}} of the {} have no other hit within some 0.07 rad, in {{n}} events"
+ALWAYS = "{:.1%} of the energy of hits is in cells that fire in most of {n} events"
+HOT_CELLS = ": they are hot, or all particles go the same way"
 CODES = "{:.0%} of the true particles have another charge than their PDG code says, or an unknown code"
 CODES_OF_REFERENCE = CODES.replace("true particles have", "particles of the reference have")
-OVERLAID = "{:.0%} of the energy of stable particles that shower is of overlaid background"
-NO_SIGNAL = ": its particles are reconstructed, too, but the true visible energy does not include it"
-MANY_MUON_HITS = "{:.0%} of the hits of events of 500 hits and more are in the muon system"
-NO_MUONS = "{:.0%} of the hits of the muon system lie before it, or have more than 0.1 GeV"
-PARENTS = "{:.0%} of the simulation's particles have no parent or one of less energy, or are stable as their parent is"
 VERTICES = "the simulation's farthest vertices are at {:.2g} times the distance of the ECAL's face, in {n} events"
+PARENTS = "{:.0%} of the simulation's particles have no parent or one of less energy, or are stable as their parent is"
 COPIED = "{:.0%} of the stable true particles have the momentum of another one"
 BEAMWARDS = "{:.0%} of the visible energy of stable true particles goes along the beam"
 UNSEEN = ", outside the detector: are beam particles or initial-state photons marked as stable?"
 BORN = "{:.0%} of the energy of stable true particles begins behind the ECAL's face"
 ENDS = ": do their vertices say where they end, and not where they begin?"
 IN_ALL = "{} of the reference have {{:.2f}} times the energy of true ones"
-BESIDE = "a quarter of {n} photons lie more than {:.2g} rad from the hits linked to them"
-OF_LINKED = "hits have {{:.2f}} times the energy of the {{n}} {} that they are linked to (median)"
-IN_AN_HCAL = "{{:.0%}} of the energy of {{n}} {}, by links, is in an HCAL"
-NEUTRAL_IN_HCAL = IN_AN_HCAL.format("neutral hadrons")
-ANOTHER = ": are they of another class?"
-NEUTRAL = OF_LINKED.format("neutral hadrons").replace("median", "mean")
-SCALED = ", with the detector's scales: is hadron_scale wrong, or are they of another class?"
-OFF_TRACKS = "{:.0%} of {n} tracks have the charge, momentum (to 10%) and direction (to 0.03 rad) of their particles"
-OFF_HARD = OFF_TRACKS.replace("tracks", "tracks above 5 GeV")
-TRUE = "hits have {:.2f} times the energy of stable particles that shower"
-N_TRUE = "events have {:.3g} true particles"
+OVERLAID = "{:.0%} of the energy of stable particles that shower is of overlaid background"
+NO_SIGNAL = ": its particles are reconstructed, too, but the true visible energy does not include it"
 TAUS = "{:.0%} of the targets of {n} events are taus, which the simulation decayed: give rule 'entering'"
 NO_TARGET = "{:.1%} of the hits' energy belongs to no target"
+QUANTITIES["events"] = (
+    Quantity("typical hits", "typical", TYPICAL, quantile=0.5, changes=np.log(3.0), relative=True),
+    # Of few particles, too.
+    Quantity("units", "energy", TRUE, 1 / 30, 30.0, over="true", least=1, changes=np.log(3.0), relative=True),
+    Quantity("true particles", "particles", N_TRUE, each=SOME, counted="n_hits", of_each=100),
+    Quantity("reference", "reference momentum", MASSLESS, 0.7, 1.05, over="reference", least=1),
+    Quantity("reference", "reference", OVER_TRUE, high=1.25, over="seen", counted="n visible", least=20),
+    Quantity("reference", "reference", OVER_LEAST, low=0.75, over="least seen", counted="n visible", least=20),
+    # Found in single events: 0.77 to 1.52.
+    Quantity("reference", "reference", OVER_SEEN, 0.6, 2.0, over="most", least=1, each=(0.5, 2.0), of_each=1),
+    # Of events of a few GeV, which are not compared one by one.
+    Quantity("reference", "reference", OVER_SEEN, 0.4, 2.5, over="all most", counted="all most", least=50),
+    _share(
+        "charged reference", "without track", TRACKLESS, "charged reference", high=0.2, changes=0.5, each=(0.0, 0.5)
+    ),
+    _share("muon system", "no muon hits", NO_MUONS, "muon hits", high=0.2, least=20),
+    _share("muon system", "many muon hits", MANY_MUON_HITS, "hits beside muon hits", high=0.03, wrong=": noise?"),
+    # Found: up to 0.9% and 4%, with 200 noise hits in an event from 2% and 7%; in one event of a neutron 5.6%.
+    *(
+        Quantity("noise", f"lone {hits}", LONE.format(hits), high=most, over=hits, wrong=": noise?", least=4)
+        for hits, most in (("hits of the ECAL", 0.03), ("hits of the HCAL", 0.12))
+    ),
+    Quantity("hot cells", "always", ALWAYS, high=0.0, over="energy", wrong=HOT_CELLS),
+    _share("codes of the reference", "wrong reference", CODES_OF_REFERENCE, "n of reference", high=0.1),
+    _share("charges", "uncharged", "{:.0%} of the tracks of {n} events have charge 0", "tracks", high=0.1, least=4),
+    _share("codes", "wrong charges", CODES, "particles", high=0.1),
+    Quantity("vertices", "vertex", VERTICES, 0.15, 5.0, 0.9, wrong=": is their unit mm?", least=20),
+    _share("parents", "astray", PARENTS, "n of parents", high=0.05, wrong=": parents or status are wrong"),
+    # Found: none, at most 0.02 in an event, none.
+    _share("truth twice", "copies", COPIED, "n stable", high=0.01, wrong=": they occur twice", least=20),
+    Quantity("beam", "along the beam", BEAMWARDS, high=0.3, over="visible", wrong=UNSEEN),
+    Quantity("vertices", "born outside", BORN, high=0.8, over="visible", wrong=ENDS),
+    # Found, of 50 true ones: 0.85 to 1.34 and 0.5 to 1.6.
+    *(
+        Quantity("reference", f"found {of}", IN_ALL.format(of), *limits, over=f"true {of}", counted=f"n {of}", least=50)
+        for of, limits in (("photons", (0.65, 1.5)), ("neutral hadrons", (0.35, 2.2)))
+    ),
+    # What showers is counted roughly, and a single antiproton deposits more than its energy.
+    Quantity("response", "energy", TRUE, 0.3, 1.5, over="true", counted="n true", least=20),
+    Quantity("overlay", "overlay", OVERLAID, high=0.05, over="true", wrong=NO_SIGNAL, least=1),
+    _share("targets", "taus", TAUS, "n targets", high=0.01, least=1),
+    _share("targets", "no target", NO_TARGET, "energy", low=-0.25, high=0.25, changes=0.5),
+)
+
 LINKED = "{{:.0%}} of the {} is linked to particles"
-TWO_HITS = "{{:.0%}} of the hits of {} lie in the cell of another one"
-ALWAYS = "{:.1%} of the energy of hits is in cells that fire in most of {n} events"
-LONE = "{{:.1%}} of the {} have no other hit within some 0.07 rad, in {{n}} events"
-HOT_CELLS = ": they are hot, or all particles go the same way"
-LOST = "no track leads to {:.0%} of the {n} places where charged particles enter the ECAL"
-NO_TRACK = ": tracks are lost, or hits lie elsewhere"
-SHARE = f"tracks of {{n}} events with {BUSY} or more have {{:.2f}} of the energy of their hits"
-PLAUSIBLE = " (0.5 to 1.05 are plausible: look at the field, {b_field:g} T, units and scales)"
-TYPICAL = "hits of the ECAL have {:.3g} GeV in {n} events"
+NOT_REACHED = "{:.0%} of {n} tracks cannot reach their state at the calorimeter in the field"
+PT_RATIO = "transverse momenta of tracks are {:.3f} times their {n} particles' momenta in {b_field:g} T"
+OFF_TRACKS = "{:.0%} of {n} tracks have the charge, momentum (to 10%) and direction (to 0.03 rad) of their particles"
+ANGLE = "tracks are {:.2g} rad from their {n} particles (median)"
+QUANTITIES["tracks"] = (
+    Quantity("links", "linked", LINKED.format("tracks"), 0.75),
+    Quantity("linked tracks", "linked", LINKED.format("tracks"), 0.9, least=100),
+    Quantity("reach", "beyond", NOT_REACHED, high=0.4),
+    Quantity("field", "pt_ratio", PT_RATIO, 0.98, 1.02, 0.5, wrong="; {fit:.3g} T would fit"),
+    Quantity("momenta", "right", OFF_TRACKS, 0.85, sectors=0.6, halves=0.15, each=(0.5, np.inf)),
+    Quantity("momenta", "hard right", OFF_TRACKS.replace("tracks", "tracks above 5 GeV"), 0.85),
+    Quantity("track directions", "angle", ANGLE, high=0.005, quantile=0.5),
+)
+
+ALONE = "{:.0%} of the {n} hardest neutral particles of the reference have no hits with their energy around them"
+QUANTITIES["reference"] = (  # found: at most 0.08; of other events at least 0.88
+    Quantity("reference hits", "alone", ALONE, high=0.2, wrong=": is it of other events?", changes=0.5, least=4),
+)
+
+BESIDE = "a quarter of {n} photons lie more than {:.2g} rad from the hits linked to them"
+OF_LINKED = "hits have {{:.2f}} times the energy of the {{n}} {} that they are linked to (median)"
+NEUTRAL = "hits have {:.2f} times the energy of the {n} neutral hadrons that they are linked to (mean)"
+SCALED = ", with the detector's scales: is hadron_scale wrong, or are they of another class?"
+IN_AN_HCAL = "{{:.0%}} of the energy of {{n}} {}, by links, is in an HCAL"
+ANOTHER = ": are they of another class?"
+QUANTITIES["linked"] = (
+    Quantity("photons", "angle", BESIDE, high=0.01, quantile=0.75),
+    Quantity("photons", "photon", OF_LINKED.format("photons"), 0.9, 1.2, 0.5, changes=0.15, relative=True),
+    # Found: 0.13 to 0.43, 0.42 to 0.81, and 0.
+    Quantity("classes", "muon", OF_LINKED.format("muons"), high=0.6, quantile=0.5, wrong=ANOTHER),
+    # With the detector's scales; found: 0.68 to 0.81.
+    Quantity("hadron scale", "neutral", NEUTRAL, 0.65, 0.88, wrong=SCALED, least=20),
+    Quantity(
+        "classes", "neutral share", IN_AN_HCAL.format("neutral hadrons"), 0.15, quantile=0.5, wrong=ANOTHER, least=20
+    ),
+    Quantity("classes", "electron share", IN_AN_HCAL.format("electrons"), high=0.2, wrong=ANOTHER),
+)
+
+ENTRIES = "{:.0%} of {n} tracks have hits of the ECAL where they enter"
+LAYERS = "{n} tracks have hits in {:.0%} of the first layers of the ECAL"
+ENTERS = "hits of the ECAL lie {:.1f} cells beside the entry points of {n} tracks, in "
+HELIX = "the helix from the IP leads {:.0%} of {n} tracks to their state at the calorimeter"
+MOMENTA = "momenta of {n} tracks differ by {:+.1%} from what their hits in the ECAL imply"
+IN_HCAL = "{:.0%} of {n} tracks above 3 GeV have hits of the HCAL behind them"
+BEHIND = "hits of the HCAL lie {:.1f} cells beside {n} tracks, in "
+LEAVE = "{n} isolated hadrons leave {:.2f} of their momentum"
 LEAST, MOST = HADRON_RESPONSE / 1.3, HADRON_RESPONSE * 1.3
 OFF = f" ({LEAST:.2f} to {MOST:.2f} are plausible: look at hadron_scale, lengths, units and field)"
+CELL = "a minimum ionising particle leaves {{:.3g}} GeV in a cell of the {}, by {{n}} tracks"
+OWN = "{:.0%} of the hits where {n} tracks enter are linked to the track's particle"
+HALF_OWN = "half of {n} tracks have up to {:.0%} of the hits where they enter linked to their particle"
+QUANTITIES["trails"] = (  # lengths in cells
+    Quantity("entries", "trail", ENTRIES, 0.65, halves=0.15, sectors=0.4, changes=0.3, each=SOME),
+    Quantity("lost hits", "layers", LAYERS, 0.93, halves=0.06, changes=0.15),
+    Quantity("place", "ecal_azimuth", f"{ENTERS}azimuth", -0.6, 0.6, 0.5, changes=1.0),
+    Quantity("place", "ecal_polar", f"{ENTERS}polar angle", -0.6, 0.6, 0.5, changes=1.0),
+    Quantity("helix", "helix", HELIX, 0.6, halves=0.3, changes=0.4),
+    Quantity("curvature", "momentum", MOMENTA, -0.02, 0.02, 0.5, changes=0.05),
+    Quantity("charges", "opposite", "{:.0%} of {n} tracks bend against their charge", high=0.1),
+    Quantity("HCAL", "behind", IN_HCAL, 0.55, halves=0.25, changes=0.5, each=SOME),
+    # Found: 0.90 and more; of soft hadrons 0.66.
+    Quantity("HCAL", "behind hard", IN_HCAL.replace(f"{HARD:g}", f"{HARDER:g}"), 0.75),
+    # Found: at least 0.85; with half of the hits up to 0.75.
+    Quantity("lost hits", "hcal_layers", LAYERS.replace("ECAL", "HCAL"), 0.82, halves=0.1, changes=0.2),
+    Quantity("HCAL place", "hcal_azimuth", f"{BEHIND}azimuth", -1.0, 1.0, 0.5, changes=2.0),
+    Quantity("HCAL place", "hcal_polar", f"{BEHIND}polar angle", -1.0, 1.0, 0.5, changes=2.0),
+    Quantity("response of hadrons", "response", LEAVE, LEAST, MOST, 0.5, "", OFF, 0.3, 0.7, relative=True),
+    Quantity("ECAL cells", "ecal_cell", CELL.format("ECAL"), quantile=0.5, halves=0.1, changes=0.4, relative=True),
+    Quantity("HCAL cells", "hcal_cell", CELL.format("HCAL"), quantile=0.25, halves=0.25, changes=1.0, relative=True),
+    Quantity("tracks twice", "twice", "{:.0%} of {n} tracks enter the calorimeter where another one does", high=0.02),
+    Quantity("links of trails", "own", OWN, 0.9, changes=0.2),
+    Quantity("links of trails", "hcal_own", OWN.replace("enter", "enter the HCAL"), 0.6, changes=0.3),
+    # Sure with fewer tracks than the mean, which one track in the wrong place changes.
+    Quantity("links of trails", "own", HALF_OWN, 0.9, quantile=0.5),
+)
 
-# By table, with the smallest and largest plausible value, and the quantile.
-QUANTITIES: Mapping[str, tuple[Quantity, ...]] = {
-    "events": (
-        Quantity("typical hits", "typical", TYPICAL, quantile=0.5, changes=np.log(3.0), relative=True),
-        Quantity(  # of few particles, too
-            "units", "energy", TRUE, 1 / 30, 30.0, over="true", least=1, changes=np.log(3.0), relative=True
-        ),
-        Quantity("true particles", "particles", N_TRUE, each=SOME, counted="n_hits", of_each=100),
-        Quantity("reference", "reference momentum", MASSLESS, 0.7, 1.05, over="reference", least=1),
-        Quantity("reference", "reference", OVER_TRUE, high=1.25, over="seen", counted="n visible", least=20),
-        Quantity("reference", "reference", OVER_LEAST, low=0.75, over="least seen", counted="n visible", least=20),
-        # Found in single events: 0.77 to 1.52.
-        Quantity("reference", "reference", OVER_SEEN, 0.6, 2.0, over="most", least=1, each=(0.5, 2.0), of_each=1),
-        # Of events of a few GeV, which are not compared one by one.
-        Quantity("reference", "reference", OVER_SEEN, 0.4, 2.5, over="all most", counted="all most", least=50),
-        _share(
-            "charged reference", "without track", TRACKLESS, "charged reference", high=0.2, changes=0.5, each=(0.0, 0.5)
-        ),
-        _share("muon system", "no muon hits", NO_MUONS, "muon hits", high=0.2, least=20),
-        _share("muon system", "many muon hits", MANY_MUON_HITS, "hits beside muon hits", high=0.03, wrong=": noise?"),
-        # Found: up to 0.9% and 4%, with 200 noise hits in an event from 2% and 7%; in one event of a neutron 5.6%.
-        *(
-            Quantity("noise", f"lone {hits}", LONE.format(hits), high=most, over=hits, wrong=": noise?", least=4)
-            for hits, most in (("hits of the ECAL", 0.03), ("hits of the HCAL", 0.12))
-        ),
-        Quantity("hot cells", "always", ALWAYS, high=0.0, over="energy", wrong=HOT_CELLS),
-        _share("codes of the reference", "wrong reference", CODES_OF_REFERENCE, "n of reference", high=0.1),
-        _share("charges", "uncharged", "{:.0%} of the tracks of {n} events have charge 0", "tracks", high=0.1, least=4),
-        _share("codes", "wrong charges", CODES, "particles", high=0.1),
-        Quantity("vertices", "vertex", VERTICES, 0.15, 5.0, 0.9, wrong=": is their unit mm?", least=20),
-        _share("parents", "astray", PARENTS, "n of parents", high=0.05, wrong=": parents or status are wrong"),
-        # Found: none, at most 0.02 in an event, none.
-        _share("truth twice", "copies", COPIED, "n stable", high=0.01, wrong=": they occur twice", least=20),
-        Quantity("beam", "along the beam", BEAMWARDS, high=0.3, over="visible", wrong=UNSEEN),
-        Quantity("vertices", "born outside", BORN, high=0.8, over="visible", wrong=ENDS),
-        # Found, of 50 true ones: 0.85 to 1.34 and 0.5 to 1.6.
-        *(
-            Quantity(
-                "reference", f"found {of}", IN_ALL.format(of), *limits, over=f"true {of}", counted=f"n {of}", least=50
-            )
-            for of, limits in (("photons", (0.65, 1.5)), ("neutral hadrons", (0.35, 2.2)))
-        ),
-        # What showers is counted roughly, and a single antiproton deposits more than its energy.
-        Quantity("response", "energy", TRUE, 0.3, 1.5, over="true", counted="n true", least=20),
-        Quantity("overlay", "overlay", OVERLAID, high=0.05, over="true", wrong=NO_SIGNAL, least=1),
-        _share("targets", "taus", TAUS, "n targets", high=0.01, least=1),
-        _share("targets", "no target", NO_TARGET, "energy", low=-0.25, high=0.25, changes=0.5),
-    ),
-    "tracks": (
-        Quantity("links", "linked", LINKED.format("tracks"), 0.75),
-        Quantity("linked tracks", "linked", LINKED.format("tracks"), 0.9, least=100),
-        Quantity("reach", "beyond", NOT_REACHED, high=0.4),
-        Quantity("field", "pt_ratio", PT_RATIO, 0.98, 1.02, 0.5, wrong="; {fit:.3g} T would fit"),
-        Quantity("momenta", "right", OFF_TRACKS, 0.85, sectors=0.6, halves=0.15, each=(0.5, np.inf)),
-        Quantity("momenta", "hard right", OFF_HARD, 0.85),
-        Quantity("track directions", "angle", ANGLE, high=0.005, quantile=0.5),
-    ),
-    # Found: at most 0.08; of other events at least 0.88.
-    "reference": (
-        Quantity("reference hits", "alone", ALONE, high=0.2, wrong=": is it of other events?", changes=0.5, least=4),
-    ),
-    "linked": (
-        Quantity("photons", "angle", BESIDE, high=0.01, quantile=0.75),
-        Quantity("photons", "photon", OF_LINKED.format("photons"), 0.9, 1.2, 0.5, changes=0.15, relative=True),
-        # Found: 0.13 to 0.43, 0.42 to 0.81, and 0.
-        Quantity("classes", "muon", OF_LINKED.format("muons"), high=0.6, quantile=0.5, wrong=ANOTHER),
-        # With the detector's scales; found: 0.68 to 0.81.
-        Quantity("hadron scale", "neutral", NEUTRAL, 0.65, 0.88, wrong=SCALED, least=20),
-        Quantity("classes", "neutral share", NEUTRAL_IN_HCAL, 0.15, quantile=0.5, wrong=ANOTHER, least=20),
-        Quantity("classes", "electron share", IN_AN_HCAL.format("electrons"), high=0.2, wrong=ANOTHER),
-    ),
-    "trails": (  # lengths in cells
-        Quantity("entries", "trail", ENTRIES, 0.65, halves=0.15, sectors=0.4, changes=0.3, each=SOME),
-        Quantity("lost hits", "layers", LAYERS, 0.93, halves=0.06, changes=0.15),
-        Quantity("place", "ecal_azimuth", f"{ENTERS}azimuth", -0.6, 0.6, 0.5, changes=1.0),
-        Quantity("place", "ecal_polar", f"{ENTERS}polar angle", -0.6, 0.6, 0.5, changes=1.0),
-        Quantity("helix", "helix", HELIX, 0.6, halves=0.3, changes=0.4),
-        Quantity("curvature", "momentum", MOMENTA, -0.02, 0.02, 0.5, changes=0.05),
-        Quantity("charges", "opposite", "{:.0%} of {n} tracks bend against their charge", high=0.1),
-        Quantity("HCAL", "behind", IN_HCAL, 0.55, halves=0.25, changes=0.5, each=SOME),
-        # Found: 0.90 and more; of soft hadrons 0.66.
-        Quantity("HCAL", "behind hard", IN_HCAL.replace(f"{HARD:g}", f"{HARDER:g}"), 0.75),
-        # Found: at least 0.85; with half of the hits up to 0.75.
-        Quantity("lost hits", "hcal_layers", LAYERS.replace("ECAL", "HCAL"), 0.82, halves=0.1, changes=0.2),
-        Quantity("HCAL place", "hcal_azimuth", f"{BEHIND}azimuth", -1.0, 1.0, 0.5, changes=2.0),
-        Quantity("HCAL place", "hcal_polar", f"{BEHIND}polar angle", -1.0, 1.0, 0.5, changes=2.0),
-        Quantity("response of hadrons", "response", LEAVE, LEAST, MOST, 0.5, "", OFF, 0.3, 0.7, relative=True),
-        Quantity("ECAL cells", "ecal_cell", CELL.format("ECAL"), quantile=0.5, halves=0.1, changes=0.4, relative=True),
-        Quantity(
-            "HCAL cells", "hcal_cell", CELL.format("HCAL"), quantile=0.25, halves=0.25, changes=1.0, relative=True
-        ),
-        Quantity(
-            "tracks twice", "twice", "{:.0%} of {n} tracks enter the calorimeter where another one does", high=0.02
-        ),
-        Quantity("links of trails", "own", OWN, 0.9, changes=0.2),
-        Quantity("links of trails", "hcal_own", OWN.replace("enter", "enter the HCAL"), 0.6, changes=0.3),
-        # Sure with fewer tracks than the mean, which one track in the wrong place changes.
-        Quantity("links of trails", "own", HALF_OWN, 0.9, quantile=0.5),
-    ),
-    # Found: 0.02 to 0.18, of secondary particles.
-    "stubs": (Quantity("lost tracks", "lost", LOST, high=0.3, wrong=NO_TRACK, halves=0.2, changes=0.3, least=5),),
-    # Found: 0.6 in CLD's jets, 0.7 in the ILD's, 0.9 in taus; it goes with the field.
-    "busy": (Quantity("share of tracks", "momentum", SHARE, 0.5, 1.05, over="energy", wrong=PLAUSIBLE, least=3),),
-}
+LOST = "no track leads to {:.0%} of the {n} places where charged particles enter the ECAL"
+NO_TRACK = ": tracks are lost, or hits lie elsewhere"
+# Found: 0.02 to 0.18, of secondary particles.
+QUANTITIES["stubs"] = (
+    Quantity("lost tracks", "lost", LOST, high=0.3, wrong=NO_TRACK, halves=0.2, changes=0.3, least=5),
+)
 
+SHARE = f"tracks of {{n}} events with {BUSY} or more have {{:.2f}} of the energy of their hits"
+PLAUSIBLE = " (0.5 to 1.05 are plausible: look at the field, {b_field:g} T, units and scales)"
+# Found: 0.6 in CLD's jets, 0.7 in the ILD's, 0.9 in taus; it goes with the field.
+QUANTITIES["busy"] = (
+    Quantity("share of tracks", "momentum", SHARE, 0.5, 1.05, over="energy", wrong=PLAUSIBLE, least=3),
+)
+
+TWO_HITS = "{:.0%} of the hits of PART lie in the cell of another one"
+OF_ENERGY = LINKED.format("energy of PART")
+OF_PARTS = (  # columns of events, of each calorimeter
+    _share("hits twice", "twice PART", TWO_HITS, "cells PART", high=TWICE, least=MIN_NEAR, changes=0.3),
+    Quantity("links", "linked PART", OF_ENERGY, 0.75, over="energy PART", least=1, changes=0.5),
+    # Noise has no links; of few hits some per cent say nothing.
+    Quantity("linked hits", "linked PART", OF_ENERGY, 0.95, over="energy PART", counted="hits PART", least=2000),
+    Quantity("linked hits", "linked PART", OF_ENERGY, over="energy PART", counted="hits PART", each=SOME, of_each=100),
+)
 
 TOO_FEW = (
     ("trail", f"tracks above {MIN_MOMENTUM:g} GeV", "their hits in the ECAL", "ecal"),
@@ -409,17 +418,12 @@ def compare(scales: Scales, sample: SampleScales | None = None) -> list[Check]:
 
 def _measured(scales: Scales, detector: Detector, names: Iterable[str]) -> Iterator[tuple[str, Table, Quantity]]:
     """Name and columns of these tables with each quantity that they have; of events, each calorimeter's, too."""
-    of_parts: list[Quantity] = []
-    for part in (part.name for part in detector.calorimeters):
-        cells, hits, energy = f"cells {part}", f"hits {part}", f"energy {part}"
-        twice, linked = TWO_HITS.format(part), LINKED.format(f"energy of {part}")
-        of_parts += [
-            _share("hits twice", f"twice {part}", twice, cells, high=TWICE, least=MIN_NEAR, changes=0.3),
-            Quantity("links", f"linked {part}", linked, 0.75, over=energy, least=1, changes=0.5),
-            # Noise has no links; of few hits some per cent say nothing.
-            Quantity("linked hits", f"linked {part}", linked, 0.95, over=energy, counted=hits, least=2000),
-            Quantity("linked hits", f"linked {part}", linked, over=energy, counted=hits, each=SOME, of_each=100),
-        ]
+    named = ("column", "text", "over", "counted")
+    of_parts = [
+        q._replace(**{field: getattr(q, field).replace("PART", part.name) for field in named})
+        for part in detector.calorimeters
+        for q in OF_PARTS
+    ]
     for name in names:
         table = scales.table(name)
         for q in (*QUANTITIES[name], *of_parts):
