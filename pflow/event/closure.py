@@ -401,12 +401,13 @@ def _trails(
     bends = straight & (reach > LEVER[0]) & (reach < LEVER[1])
     with np.errstate(divide="ignore", invalid="ignore"):
         momentum = _where(bends, -(off * lever).sum(axis=0) / reach**2)
+        b_field = np.abs(jagged.columns(events.tracks)["omega"][tracks.index]) * tracks.pt / GEV_PER_TESLA_MM
     seen, seen_behind = ecal["seen"], in_hcal & hcal["seen"]
     return {
         "event": tracks.event,
         "endcap": _in_endcap(detector, tracks.entry[:, 2]),
         **dict(zip("xyz", tracks.entry.T, strict=True)),
-        "b_field": np.abs(jagged.columns(events.tracks)["omega"][tracks.index]) * tracks.pt / GEV_PER_TESLA_MM,
+        "b_field": b_field,
         "trail": seen,
         "twice": separation < SAME,
         "helix": _where(straight & np.isfinite(near_helix), near_helix < NEAR),
