@@ -85,6 +85,6 @@ def test_an_interrupted_run_leaves_no_file_and_says_so(reconstruct, good, tmp_pa
 )
 def test_a_run_replaces_nothing_that_is_no_run(tiny, data, tmp_path, capsys, name, output, said):
     (tmp_path / name).write_text("precious: 1")
-    assert main(["fit", *tiny, *data, f"--output={tmp_path / output}"]) == 1
+    assert main(["fit", *tiny, *data, f"--output={tmp_path / output}"]) == 2
     assert said in capsys.readouterr().err
     assert (tmp_path / name).read_text() == "precious: 1"

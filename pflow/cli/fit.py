@@ -7,7 +7,6 @@ import os
 import pkgutil
 import re
 import signal
-import sys
 import traceback
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -151,9 +150,9 @@ def resolve_run(verb: str, args: Sequence[str]) -> Run:
             weights = (value, {*named}) if isinstance(named, dict) else weights
             for path in LINKED:
                 if _at(config, path) not in ("", None):
-                    raise WrongUsageError(f"{value}: {path} takes the value of {LINKED[path]}: give that instead")
+                    raise ConfigError(f"{value}: {path} takes the value of {LINKED[path]}: give that instead")
         elif (path := name.removeprefix("--")) in LINKED:
-            raise WrongUsageError(f"{name} takes the value of --{LINKED[path].replace('_', '-')}: give that instead")
+            raise ConfigError(f"{name} takes the value of --{LINKED[path].replace('_', '-')}: give that instead")
         elif name in DECISIVE and value:
             value = ARCHITECTURES.get(value, value) if DECISIVE[name] == "class_path" else value
             given[DECISIVE[name]] = None if value == "null" else value
@@ -171,7 +170,7 @@ def resolve_run(verb: str, args: Sequence[str]) -> Run:
     resumed, start, class_path = given["checkpoint"], given["start_from"], given["class_path"]
     if verb != "fit":
         if resumed is not None and any(word.startswith("--start_from") for word in words):
-            raise WrongUsageError("--checkpoint and --start-from both name the model: give one of them")
+            raise ConfigError("--checkpoint and --start-from both name the model: give one of them")
         words += [] if resumed is None else [f"--start_from={resumed}"]
         start, resumed = resumed or given["ckpt_path"] or start, None
     elif resumed is None:
@@ -189,7 +188,7 @@ def resolve_run(verb: str, args: Sequence[str]) -> Run:
             began = load_yaml(folder / "config.yaml").get("start_from")
             if start is not None and Path(start).name != Path(str(began)).name:  # by name: the run may have been moved
                 text = f"--checkpoint resumes {folder}, which began with {began or 'random weights'}, not {start}"
-                raise WrongUsageError(f"{text}: leave out --start-from")
+                raise ConfigError(f"{text}: leave out --start-from")
     if (source := resumed or start) is None or source in ("best", "last", "hpc"):  # words of Lightning's ckpt_path
         return Run(words, {"model.reconstructor": {"class_path": class_path or ARCHITECTURES["pointing"]}})
     model = read_checkpoint(source)
@@ -221,15 +220,11 @@ def _at(config: Any, path: str) -> Any:
     return config
 
 
-class WrongUsageError(ConfigError):
-    """An unknown option, or a value that an option does not accept."""
-
-
 class Parser(LightningArgumentParser):  # type: ignore[misc]
     """A parser with dashes in its help and one-line errors that give the nearest names."""
 
     def error(self, message: str, ex: Exception | None = None) -> NoReturn:
-        """Raise a WrongUsageError: the option, the mistake and the nearest names, in one line."""
+        """Raise a ConfigError: the option, the mistake and the nearest names, in one line."""
         text = re.sub(r"Expected a path but \S+ either not accessible or invalid", "", " ".join(message.split()))
         key = ".".join(re.findall(r'Parser key "([\w.]+)"', text))
         value = re.search(r"Given value: (?!NestedArg|Namespace)(\S+)$", text)
@@ -255,7 +250,7 @@ class Parser(LightningArgumentParser):  # type: ignore[misc]
         reason = re.sub(r"^(--[\w.]+): .*arguments are required: (\w+)$", r"\1 needs \2, too: give \1.\2", reason)
         if re.search(r"rguments: [^-]", reason):
             reason += f": {SEVERAL}"
-        raise WrongUsageError(reason, suggestions=suggestions) from ex
+        raise ConfigError(reason, suggestions=suggestions) from ex
 
     def format_help(self, *args: Any) -> str:
         """The help text with dashes."""
@@ -438,15 +433,15 @@ def _without_chatter() -> Iterator[None]:
 
 
 def main(verb: str, args: Sequence[str]) -> int:
-    """Run a verb; returns the exit code: 0 done, 2 wrong usage, 129, 130 or 143 interrupted."""
+    """Run a verb; returns the exit code: 0 done, 129, 130 or 143 interrupted."""
     try:
         TrainingCLI(verb, args)
-    except WrongUsageError as error:
-        text, option = str(error), re.search(r"(?:accept option|Option) '([\w.]+)'", str(error))
-        if option and not any(option[1] in word for word in args):
-            text += ": not on the command line; a configuration or the trained model has it, for this or another class"
-        print(f"pflow {verb}: error: {text}", file=sys.stderr)
-        return 2
+    except ConfigError as error:
+        option = re.search(r"(?:accept option|Option) '([\w.]+)'", str(error))
+        if not option or any(option[1] in word for word in args):
+            raise
+        text = "not on the command line; a configuration or the trained model has it, for this or another class"
+        raise ConfigError(f"{error}: {text}") from error
     except Interrupted as stopped:
         return 0 if rank_zero_only.rank else 128 + int(stopped.args[0])  # else Lightning would kill the first rank
     except SystemExit as done:  # also after --help and --print_config

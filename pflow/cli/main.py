@@ -274,7 +274,7 @@ def progress_bar(*, quiet: bool, transient: bool = False) -> Iterator[Callable[[
 EXIT_CODES = {
     0: "done",
     1: "error, explained in one line",
-    2: "an unknown option, or a value that it does not accept",
+    2: "options that cannot work: an unknown one, a value, a combination, an output that exists",
     3: "done, but entries or files were skipped (--on-error skip)",
     129: "the terminal was closed (SIGHUP)",
     130: "interrupted (SIGINT)",
@@ -390,7 +390,7 @@ def _explained(error: BaseException) -> tuple[int, str]:
         if isinstance(stop, Terminated):
             return 128 + (stop.args[0] if stop.args else signal.SIGTERM), "terminated"
     if isinstance(error, PflowError | OSError):
-        return 1, f"error: {' '.join(str(error).split())}"
+        return 2 if isinstance(error, ConfigError) else 1, f"error: {' '.join(str(error).split())}"
     if isinstance(error, MemoryError):
         return 1, "error: out of memory"
     return 1, f"error: {first_line(error)} (unexpected: --debug shows where; please report it)"

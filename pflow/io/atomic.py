@@ -30,6 +30,8 @@ def check_output(
     folder that contains only files of these names; an empty folder does not. ConfigError: why the output is refused.
     """
     path = Path(path)
+    if not path.name:  # . and /
+        raise ConfigError(f"cannot write {path}: give a name, e.g. {path / 'out'}")
     target = _target(path)
     # First, as a process that was killed may have left the folder of this name moved aside.
     _clean(target)

@@ -253,7 +253,8 @@ def test_several_models_are_kept_and_a_users_own_callback_too(tiny, data, tmp_pa
 
 def test_a_resumed_run_did_not_begin_with_another_model(run, capsys):
     before = (run / "config.yaml").read_bytes()
-    assert fit.main("fit", [f"--checkpoint={run}", "--start-from=general", "--trainer.max-epochs=3"]) == 2
+    words = [f"--checkpoint={run}", "--start-from=general", "--trainer.max-epochs=3"]
+    assert main_with_exit_code(["fit", *words]) == 2
     assert f"{run}, which began with random weights, not general: leave" in capsys.readouterr().err
     assert (run / "config.yaml").read_bytes() == before
 
@@ -466,7 +467,7 @@ def test_a_second_ctrl_c_stops_at_once(tiny, data, monkeypatch, capsys):
 def test_wrong_usage_is_said_in_one_line(option, message, tmp_path, capsys):
     (tmp_path / "a.yaml").write_text("trainer: {max_step: 3}")
     (tmp_path / "linked.yaml").write_text("data: {seed: 3}")
-    assert fit.main("fit", option.format(tmp_path).split()) == 2
+    assert main_with_exit_code(["fit", *option.format(tmp_path).split()]) == 2
     said = capsys.readouterr().err
     assert said.startswith("pflow fit: error: ")
     assert message in said

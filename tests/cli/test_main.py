@@ -59,7 +59,7 @@ def test_every_verb_refuses_an_existing_output_before_any_work(words, output, sa
     path.parent.mkdir()
     path.write_text("precious")
     named = {"IN": str(sample_dir / "gamma1_val_small.root"), "OUT": str(path), "FOLDER": str(path.parent)}
-    assert main([named.get(word, word) for word in words.split()]) == 1
+    assert main([named.get(word, word) for word in words.split()]) == 2
     assert "or replace it with --force" in capsys.readouterr().err
     assert (path.read_text(), [*path.parent.iterdir()]) == ("precious", [path])
 

@@ -312,7 +312,7 @@ def test_what_would_fail_is_told_before_the_first_stage_runs(where, changed, mes
     for split in PAIR:
         (tmp_path / f"zqq_{split}.root").touch()
     words = ["recipe", tmp_path / "mine.yaml", "-o", tmp_path / "out", "--data-dir", tmp_path]
-    assert main([str(word) for word in words]) == 1
+    assert main([str(word) for word in words]) == 2
     shown = capsys.readouterr()
     assert f"pflow recipe: error: {where}: " in shown.err
     assert message in shown.err

@@ -68,6 +68,7 @@ def there(tmp_path: Path) -> Path:
         ("nowhere/out.txt", None, "nowhere does not exist"),
         ("in.root/out.txt", None, "is not a folder"),
         ("folder", None, "it is a folder"),
+        ("/", HOLDS, "give a name, e.g. /out"),
         ("folder/mine.txt", None, "it is part of the input"),
         ("in.root", None, "it is the input"),
         ("link to in.root", None, "it is the input"),
