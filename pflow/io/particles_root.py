@@ -51,7 +51,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, get_args
 
 import awkward as ak
 import numpy as np
@@ -126,7 +126,7 @@ class OutputWriter:
             raise ConfigError(f"'{name}' cannot name a collection: expected letters, digits and underscores")
         # Now, as it is written at the end: a failure there would lose all particles.
         try:
-            json.dumps(provenance)
+            json.dumps({**provenance})
         except (TypeError, ValueError) as error:
             raise ConfigError(f"provenance cannot be stored as JSON: {error}") from error
         self._checks: Any = {"inputs": tuple(inputs), "force": force}
@@ -137,6 +137,7 @@ class OutputWriter:
         self._flagged: Counter[str] = Counter()
         self._trained_with: Mapping[str, Any] | None = None
         self._n_written = 0
+        self._stack: Any = None
 
     def __enter__(self) -> Self:
         with ExitStack() as stack:
@@ -149,15 +150,18 @@ class OutputWriter:
         return self
 
     def __exit__(self, *error: Any) -> None:
-        self._stack.__exit__(*error)
+        stack, self._stack = self._stack, None
+        stack.__exit__(*error)
 
     def extend(self, reconstruction: Reconstruction) -> None:
         """Append consecutive events; chunks with particles that differ in their optional parts are a `ValueError`.
 
         InputError: numbers that are not finite, or links to particles that are not there, which no reader would take.
-        Fields of particles that are not in the table above are not written.
+        ConfigError: outside of the with block. Fields of particles that are not in the table above are not written.
         """
         check_type(reconstruction, Reconstruction, "a Reconstruction")
+        if self._stack is None:
+            raise ConfigError(f"{self._path} is closed: extend it inside of its with block")
         lists: Any = {name: _whole(part) for name, part in reconstruction.parts() if name not in LINKS}
         reconstruction = dataclasses.replace(reconstruction, **lists)
         _check(reconstruction, self._name, self._n_written, self._path)
@@ -325,7 +329,7 @@ def read_reco(
         Not a ROOT file, truncated, without the collection `name` or without required links: names file and branch,
         with nearest matches. Links to particles that are not there, or with impossible weights.
     ConfigError
-        A range of entries that are no whole numbers from 0.
+        A range of entries that are no whole numbers from 0, or no such choice of `links`.
 
     Examples
     --------
@@ -357,6 +361,7 @@ def iterate_reco(
 @contextmanager
 def _opened(path: str | Path, name: str, links: Links) -> Iterator[tuple[Any, Callable[[int, int], Reconstruction]]]:
     """The tree of a file of any format, and a function that reads a range of its entries."""
+    check_choice(links, get_args(Links), "links")
     with open_root(path) as file:
         if "podio_metadata" in file:
             reader = Edm4hepRecoReader(PodioFile(file, path), name, hit_links=links != "left out")

@@ -126,6 +126,8 @@ class TestBothFormats:
         assert same_reco(read_reco(write(written), links="left out"), dataclasses.replace(written, hit_links=None))
         with pytest.raises(InputError, match=r"'PFlow': holds no links .* which hits the particles are made of"):
             next(iterate_reco(write(made([[22]])), links="required"))
+        with pytest.raises(ConfigError, match="no links 'none': expected one of if there, required, left out"):
+            read_reco(write(written), links="none")
 
     @pytest.mark.parametrize(
         ("part", "field", "branch", "value", "message"),
@@ -219,7 +221,7 @@ class TestBothFormats:
         ("in.root", {"inputs": ["in.root"]}, "it is the input"),
         ("out.root", {"format": "parquet"}, "no output format 'parquet': expected one of ttree, rntuple"),
         ("out.root", {"name": "my particles"}, "cannot name a collection"),
-        ("out.root", {"provenance": {"model": object()}}, "cannot be stored as JSON"),
+        *(("out.root", {"provenance": made}, "cannot be stored as JSON") for made in ({"model": object()}, ["model"])),
     ],
 )
 def test_what_cannot_be_written_is_refused_before_any_work(tmp_path, monkeypatch, file, options, message):
@@ -228,6 +230,16 @@ def test_what_cannot_be_written_is_refused_before_any_work(tmp_path, monkeypatch
     with pytest.raises(ConfigError, match=message):
         RecoWriter(file, **options)
     assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {"in.root": "precious"}
+
+
+def test_particles_are_not_lost_outside_of_the_with_block(tmp_path):
+    writer, chunk, message = RecoWriter(tmp_path / "out.root"), made([[22]]), "extend it inside of its with block"
+    with pytest.raises(ConfigError, match=message):
+        writer.extend(chunk)
+    with writer:
+        writer.extend(chunk)
+    with pytest.raises(ConfigError, match=message):
+        writer.extend(chunk)
 
 
 def test_a_root_file_without_provenance(tmp_path):
