@@ -19,7 +19,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from pflow.errors import ConfigError, nearest
+from pflow.errors import ConfigError, check_choice, nearest
 from pflow.event import jagged
 from pflow.event.events import Events
 from pflow.event.move import Move
@@ -433,7 +433,8 @@ class ScanResult:
     def change(self, result: PointResult, key: str, algorithm: str = MODEL, to: str | None = None) -> Number:
         """Ratio of a number to the nominal point's, of the same algorithm or of `to`; difference for `DIFFERENCES`.
 
-        Events that the points share enter its error as a paired comparison.
+        Events that the points share enter its error as a paired comparison. NaN: one of them lacks the number.
+        KeyError: all points do, with the nearest matches. ConfigError: no such algorithm.
         """
         first = result.algorithms.get(algorithm, {}).get(key)
         second = self.nominal.algorithms.get(to or algorithm, {}).get(key)
@@ -441,6 +442,12 @@ class ScanResult:
         oracles = algorithm == ORACLE or key.startswith("confusion_budget")
         of_two = oracles and result.titles.get(ORACLE) != self.nominal.titles.get(ORACLE)
         if first is None or second is None or of_two:
+            for name in (algorithm, to or algorithm):
+                check_choice(name, self.algorithms, "algorithm of the scan")
+            known = [numbers for of in self.points for numbers in of.algorithms.values()]
+            if not any(key in numbers for numbers in known):
+                close = nearest(key, itertools.chain(*known))
+                raise KeyError(f"no point has '{key}' (nearest matches: {', '.join(close)})")
             return Number.undefined()
         change = (difference if key.startswith(DIFFERENCES) else ratio)(first, second)
         return change if math.isfinite(change.value) else Number.undefined()  # nominal value 0
@@ -454,7 +461,7 @@ class ScanResult:
         kinds = dict.fromkeys(limit.kind for limit in result.limits)
         # Cells merged before the encoder hide what they do to finding particles, and not to energies.
         marks = [kind for kind in kinds if kind != "merged" or by_finding(key)]
-        if (null := self.null_test) and result.point.kind == "point":
+        if (null := self.null_test) and result.point.kind == "point" and key in null.algorithms[MODEL]:
             number = self.change(null, key)
             # Its value alone may be 1 by luck.
             limit = np.fmax(self.deviation(null, key), 0.5 * (number.high - number.low))

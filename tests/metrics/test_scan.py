@@ -216,6 +216,10 @@ def test_the_table_and_the_file_have_all_points():
     assert "cells=4" in result._repr_html_()
     with pytest.raises(KeyError, match="nearest matches: cells=4, cells=2"):
         result["cells=3"]
+    with pytest.raises(KeyError, match=r"no point has 'fake_energy' \(nearest matches: fake_energy_fraction"):
+        result.change(result["cells=2"], "fake_energy")
+    with pytest.raises(ConfigError, match="no algorithm of the scan 'pandora': expected one of PFlow"):
+        result.change(result["cells=2"], "fake_energy_fraction", "pandora")
 
 
 def printed(result: ScanResult, width: int) -> str:
@@ -262,7 +266,7 @@ def test_oracles_with_and_without_a_fit_are_not_compared():
     numbers = dict.fromkeys((fakes, confusion), scanned().nominal.algorithms[MODEL][fakes])
     titles = ("oracle", "oracle (energies as in the file)", "oracle", "oracle")
     points = [
-        dataclasses.replace(of, algorithms={MODEL: numbers, ORACLE: numbers}, titles={ORACLE: title})
+        dataclasses.replace(of, algorithms={MODEL: numbers, ORACLE: numbers}, titles={MODEL: MODEL, ORACLE: title})
         for of, title in zip(scanned().points, titles, strict=True)
     ]
     result = dataclasses.replace(scanned(), points=points)
