@@ -322,7 +322,6 @@ def display(args: argparse.Namespace) -> int:
             raise InputError(text, file=args.reco, entry=entry)
         reconstruction = read_reco(args.reco, name=args.collection, entry_start=entry, entry_stop=entry + 1)
         check_input(args.reco, args.input)
-        reconstruction.check_events(event)
         if event.tracks is not None:
             near = charged_without_track(event, reconstruction.particles, near=NEAR_TRACK)
             warn_without_tracks(reconstruction.name, *near)

@@ -114,10 +114,12 @@ def make_scene(
     calorimeter); the energy; the subdetector; by default the first that is available. `rule`, `stable_status` and
     `invisible` select the true particles as in `pflow.select_targets`; the `max_colours` particles with the highest
     energies have different colours. ConfigError: an unknown choice, several events, no particles to colour by;
-    InputError: links missing or wrong.
+    InputError: links missing or wrong, a reconstruction of another event or of several.
     """
-    if len(event) != 1 or (reconstruction is not None and len(reconstruction) != 1):
-        raise ConfigError(f"expected one event and its reconstruction, e.g. events[3], found {len(event)} events")
+    if len(event) != 1:
+        raise ConfigError(f"expected one event, e.g. events[3], found {len(event)} events")
+    if reconstruction is not None:
+        reconstruction.check_events(event)
     detector, hits, position = event.detector, jagged.columns(event.hits), jagged.vectors(event.hits.position)
     shown: dict[str, _Particles] = {}  # by kind of their lines
     if event.has_truth:

@@ -112,8 +112,10 @@ def test_wrong_events_and_options_are_refused(event, reconstruction):
             make_scene(event, colour_by=option)
     with pytest.raises(InputError, match=r"hand\.root: holds no truth"):
         make_scene(without_truth(event), colour_by="truth")
-    with pytest.raises(ConfigError, match="expected one event and its reconstruction"):
+    with pytest.raises(ConfigError, match=r"expected one event, e\.g\. events\[3\], found 2 events"):
         make_scene(concatenate([event, event]), reconstruction=reconstruction)
+    with pytest.raises(InputError, match="is event number"):
+        make_scene(event, reconstruction=dataclasses.replace(reconstruction, event=reconstruction.event + 1))
 
 
 def test_colours_follow_the_particle_of_the_largest_weight(event, reconstruction):
