@@ -192,7 +192,7 @@ class Events(EventLists):
         for name, part in self.parts():
             if len(part) != n:
                 raise ValueError(f"{name} has {len(part)} events, hits have {n}")
-            if missing := REQUIRED[name] - set(part.fields):
+            if missing := REQUIRED[name] - set(ak.fields(part)):
                 text = "pflow.event.schema has functions that make them, such as make_hits"
                 raise ValueError(f"{name} lack {', '.join(sorted(missing))}: {text}")
         if self.truth is None and any(getattr(self, name) is not None for name in LINKED):
@@ -417,13 +417,14 @@ def without_refused(events: Events, attempt: Callable[[Events], T], on_error: st
     return attempt(rest), rest
 
 
-def keep_hits(events: Events, keep: Mask) -> Events:
-    """The events with the hits where `keep`, bool [all hits], holds, and their links."""
+def keep_hits(events: Events, keep: Mask | ak.Array) -> Events:
+    """The events with the hits where `keep`, bool [all hits] or [event, hit], holds, and their links."""
+    keep, counts = jagged.flat(keep, np.bool_), jagged.count(events.hits)
+    chosen = jagged.unflatten(keep, counts)
     if keep.all():
         return events
-    counts = jagged.count(events.hits)
-    hits = events.hits[jagged.unflatten(keep, counts)]
-    return dataclasses.replace(events, hits=hits, hit_links=kept_links(events.hit_links, counts, keep))
+    hit_links = kept_links(events.hit_links, counts, keep)
+    return dataclasses.replace(events, hits=events.hits[chosen], hit_links=hit_links)
 
 
 def kept_links(records: ak.Array | None, counts: Index, keep: Mask) -> ak.Array | None:

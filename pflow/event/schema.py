@@ -240,12 +240,12 @@ def make_tracks(*, b_field: float, **quantities: Any) -> ak.Array:
     return build("tracks", **quantities)
 
 
-def make_truth(**quantities: Any) -> ak.Array:
+def make_truth(*, px: Any, py: Any, pz: Any, mass: Any, **quantities: Any) -> ak.Array:
     """Truth particles: pdg, charge, mass, px, py, pz; vx, vy, vz, status, parent. E^2 = m^2 + p^2."""
-    counts = _counts("truth", {name: quantities[name] for name in ("pdg", *PXYZ, "mass")})
-    px, py, pz, mass = (jagged.flat(quantities[name], np.float64) for name in (*PXYZ, "mass"))
-    energy = np.sqrt(px**2 + py**2 + pz**2 + mass**2)
-    return build("truth", **quantities, energy=jagged.unflatten(energy, counts))
+    given = {"px": px, "py": py, "pz": pz, "mass": mass}
+    counts = _counts("truth", given)
+    energy = np.sqrt(sum(jagged.flat(values, np.float64) ** 2 for values in given.values()))
+    return build("truth", **quantities, **given, energy=jagged.unflatten(energy, counts))
 
 
 def make_particles(*, mass: Any = None, **quantities: Any) -> ak.Array:

@@ -470,8 +470,6 @@ def _evaluate_files(
             total = before  # no event of a failed file counts
         progress(total.counts["n_events"], done + 1, len(parts))
     leave_out_files(failed, len(parts))
-    if not total.counts["n_events"]:
-        raise InputError("no events to evaluate", file=files[total.name][0])
     return _finished(total, truth[0])
 
 
@@ -511,8 +509,10 @@ def _chunks(
 def _finished(total: Evaluation, file: str) -> EvaluationResult:
     """The result, with warnings of events that are there twice, and of energies and momenta that do not fit.
 
-    InputError: no event has a target, so that all particles would be fakes.
+    InputError: no events, or none has a target, so that all particles would be fakes.
     """
+    if not total.counts["n_events"]:
+        raise InputError("no events to evaluate", file=file or None)
     if not total.n_targets:
         if total.counts["n_events"] == total.counts["n_bad_input"] > 0:
             raise InputError("none of the events can be evaluated: all were left out", file=file or None)

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.optimize import linear_sum_assignment
 
-from pflow.errors import ConfigError, InputError, check_choice, check_type
+from pflow.errors import InputError, check_choice, check_options, check_type
 from pflow.event import jagged
 from pflow.event.events import Reconstruction
 from pflow.event.jagged import Links, sum_by_pair, with_same_source
@@ -212,7 +212,9 @@ COSTS: dict[str, tuple[Callable[[ParticleTable, ParticleTable, Ints, Ints], Floa
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Matching:
-    """A rule of assignment: a cost in `COSTS`, and the largest cost of a match.
+    """A rule of assignment: a cost in `COSTS`, and the largest cost of a match, in the cost's own unit.
+
+    3 is for ``angle_energy``: an angle of 3 rad would match any jets, for which 0.1 is usual, and ranks take 0.5.
 
     >>> print(Matching(cost="angle", cut=0.1).definition)
     one-to-one assignment of least total cost, angle in rad; pairs above cost 0.1 are not matches
@@ -223,8 +225,7 @@ class Matching:
 
     def __post_init__(self) -> None:
         check_choice(self.cost, COSTS, "matching cost")
-        if not 0 < self.cut < float("inf"):
-            raise ConfigError(f"the cut on the matching cost must be a number above 0, found {self.cut}")
+        check_options(self, "matching", "a number above 0", lambda cut: 0 < cut < math.inf, "cut")
 
     @property
     def definition(self) -> str:
@@ -351,8 +352,7 @@ class HitMatching:
     cost: ClassVar[str] = "hits"
 
     def __post_init__(self) -> None:
-        if not 0 < self.min_overlap <= 1:
-            raise ConfigError(f"the overlap of a match must be above 0 and at most 1, found {self.min_overlap}")
+        check_options(self, "matching", "above 0 and at most 1", lambda overlap: 0 < overlap <= 1, "min_overlap")
 
     @property
     def cut(self) -> float:

@@ -15,6 +15,7 @@ from pflow.event.events import (
     Reconstruction,
     concatenate,
     concatenate_reconstructions,
+    keep_hits,
 )
 from pflow.event.schema import make_hits, make_links, make_particles, make_tracker_hits, make_tracks, make_truth
 from pflow.physics.detector import load_detector
@@ -139,6 +140,9 @@ def test_events_in_a_list_cannot_become_an_array():
             lambda: made(hits=ak.zip({"energy": ONE, "x": ONE})),
             r"hits lack position: pflow\.event\.schema has functions",
         ),
+        (lambda: made(hits=np.zeros((3, 2))), r"hits lack energy, position: pflow\.event\.schema has functions"),
+        (lambda: keep_hits(made(), np.array([True])), "1 values for 3 objects"),
+        (lambda: make_truth(pdg=INDEX, charge=INDEX, **MOMENTUM), "missing 1 required keyword-only argument: 'mass'"),
         (lambda: made(hits=ak.mask(made().hits, ONE > 1)).violations(), r"objects that are None: choose with hits\["),
         (lambda: make_particles(pdg=INDEX, charge=INDEX, E=ONE), "particles have no E; known are pdg, charge, energy"),
         (lambda: make_hits(energy=ONE, x=ONE, y=ONE), "hits need z;"),

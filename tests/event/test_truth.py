@@ -186,7 +186,7 @@ def test_rules_events_links_and_parents_that_cannot_be_are_refused(make_event):
     tracked = make_event([(211, 10.0)], tracks=[(0, 10.0)])
     with pytest.raises(InputError, match="entry 0, 'track_links': links lead to tracks that are not there: tracks"):
         select_targets(dataclasses.replace(tracked, tracks=tracked.tracks[:, :0]))
-    assert select_targets(keep_hits(events, ak.to_numpy(ak.flatten(kept)))).particles.hit_energy.to_list() == [[5.0]]
+    assert select_targets(keep_hits(events, kept)).particles.hit_energy.to_list() == [[5.0]]
     circle = make_event([(22, 1.0, 0, 1), (22, 1.0, 0, 0)], [(1.0, {0: 1.0})], path="circle.root")
     with pytest.raises(InputError, match=r"circle\.root, entry 0, 'truth\.parent'"):
         select_targets(circle)

@@ -427,6 +427,7 @@ def test_mixed_and_swapped_arguments_are_refused(sample, events, pandora, write)
         (ConfigError, "unknown field 'rule'; expected some of detector", "reco.root", sample, {"rule": "calo"}),
         (ConfigError, "no on_error 'ignore': expected one of raise, skip", pandora, events, {"on_error": "ignore"}),
         (ConfigError, "no files are given: the list is empty", [], [], {}),
+        (InputError, "no events to evaluate", pandora[:0], events[:0], {}),
         (InputError, r"gammasep_test_small\.root: .*reco\.root was made from this file", sample, made, {}),
     ):
         with pytest.raises(error, match=message):
