@@ -182,7 +182,7 @@ OTHER_DETECTOR = (
     "it, files of another detector are refused"
 )
 """Help of ``--detector`` in verbs that run a model."""
-_SHORT = {"output": "-o", "quiet": "-q"}
+_ALSO = {"output": "-o", "quiet": "-q", "min-energy": "--e-min"}  # as in Python and in `pflow fit`
 
 
 def add_option(parser: argparse._ActionsContainer, name: str, *, otherwise: str = "", **settings: Any) -> None:
@@ -194,8 +194,8 @@ def add_option(parser: argparse._ActionsContainer, name: str, *, otherwise: str 
     if otherwise:
         text = f"{declared['help'].partition(' (default')[0]} (default: {otherwise})"
         declared |= {"required": False, "default": None, "help": text}
-    short = [_SHORT[name]] if name in _SHORT else []
-    parser.add_argument(*short, f"--{name}", **{**declared, **settings})
+    also = [_ALSO[name]] if name in _ALSO else []
+    parser.add_argument(*also, f"--{name}", **{**declared, **settings})
 
 
 def add_options(parser: argparse.ArgumentParser, *names: str) -> None:

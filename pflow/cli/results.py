@@ -93,7 +93,7 @@ def evaluate(args: argparse.Namespace) -> int:
     compare = _compared(args.compare)
     files = {args.collection: reco, **compare}
     settings = truth_settings(
-        files, **truth_options(args), e_min=args.min_energy, use_tracks=not args.ignore_tracks, matching=matches
+        files, **truth_options(args), e_min=args.e_min, use_tracks=not args.ignore_tracks, matching=matches
     )
     made = {name: provenance_of(paths[0]) for name, paths in files.items()}
     warn_of_training((made[args.collection] or {}).get("configuration", {}), truth)
@@ -238,8 +238,7 @@ def scan(args: argparse.Namespace) -> int:
     from pflow.metrics.scan import parse_variations
 
     parse_variations(args.vary)  # before torch is loaded
-    options = {name: value for name, value in vars(args).items() if name not in ("files", "quiet", "min_energy")}
-    options["e_min"] = args.min_energy
+    options = {name: value for name, value in vars(args).items() if name not in ("files", "quiet")}
     for name in ("oracle", "null_test"):
         options[name] = not options.pop(f"no_{name}")
     with progress_bar(quiet=args.quiet) as show:

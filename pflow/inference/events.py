@@ -102,7 +102,7 @@ class Engine:
             if candidates is not None:
                 self._decoding = self._decoding.with_candidates(candidates)
         except ValueError as error:
-            raise ConfigError(str(error)) from error
+            raise ConfigError(str(error).replace("candidate_threshold", "candidates")) from error
 
     @torch.inference_mode()
     def collect(self, encoded: Tokens) -> ParticleCollector:

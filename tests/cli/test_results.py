@@ -167,7 +167,8 @@ def metrics(folder):
     ],
 )
 def test_options_reach_the_results(evaluated, tmp_path, options, matching, response):
-    options += ["--rule", "calo", "--min-energy", "0.5", "--ignore-tracks", "--no-plots", "-q"]
+    e_min = "--min-energy" if "--cut" in options else "--e-min"
+    options += ["--rule", "calo", e_min, "0.5", "--ignore-tracks", "--no-plots", "-q"]
     assert evaluated(*options, reco="linked.root") == 0
     content = metrics(tmp_path / "out")
     settings = content["settings"]

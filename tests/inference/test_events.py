@@ -401,6 +401,8 @@ def test_candidates_are_less_probable_than_the_particles(sample_dir, model):
     assert ak.max(both.hit_links.particle, axis=1).to_list() < ak.num(both.particles).to_list()
     with pytest.raises(ConfigError, match="does not say how probably a particle exists"):
         reconstruct(events, model, candidates=0.05)
+    with pytest.raises(ConfigError, match=r"^candidates: 2 is not in \[0, 1\]"):
+        reconstruct(events, general, candidates=2)
 
 
 def test_cells_are_merged_to_the_size_that_is_asked_for(sample_dir, tmp_path, sized, model):
