@@ -59,13 +59,13 @@ from pflow.metrics.scan import (
 )
 from pflow.metrics.stats import N_RESAMPLES, SEED, Floats, Ints
 from pflow.physics.detector import HCAL, Detector, digest
-from pflow.physics.geometry import kind_index, measures
+from pflow.physics.geometry import CELL, LAYER, LENGTH, kind_index, measures
 from pflow.tokens.features import FEATURES
 from pflow.tokens.tokeniser import Tokeniser
 
 LOOKED_AT = 20
 """Events whose hits and tokens are counted, and in which moves are checked."""
-SAME_MEASURE = 0.005  # largest relative difference of two descriptions' measures that is none
+_same = functools.partial(np.allclose, rtol=0.005, atol=0)  # two descriptions' measures, which drafts have measured
 CSV, REPORT, DOCUMENT = "scan.csv", "report.html", "scan.json"
 SCHEMA = "pflow-scan-point-5"
 
@@ -373,13 +373,12 @@ def _with_detectors(
     with contextlib.suppress(ConfigError):  # a calorimeter is not described
         known = {sample: measures(detector) for sample, detector in detectors.items()}
         first, *others = known.values()
-        # Those of drafts are measured. What one of two lacks is NaN, and so not the same.
-        same = functools.partial(np.allclose, rtol=SAME_MEASURE, atol=0)
-        changed = [[k for k in first | of if not same(first.get(k, np.nan), of.get(k, np.nan))] for of in others]
+        # What one of two lacks is NaN, and so not the same.
+        changed = [[k for k in first | of if not _same(first.get(k, np.nan), of.get(k, np.nan))] for of in others]
         names = list(dict.fromkeys(itertools.chain(*changed)))
-        if all(len(keys) == 1 for keys in changed) and all(same(*of[key]) for of in known.values() for key in names):
+        if all(len(keys) == 1 for keys in changed) and all(_same(*of[key]) for of in known.values() for key in names):
             values = {
-                sample: {key: (first if same(first[key], of[key]) else of)[key][0] for key in names}
+                sample: {key: (first if _same(first[key], of[key]) else of)[key][0] for key in names}
                 for sample, of in known.items()
             }
     labels |= {name: f"{name[0].upper()}{name[1:]}" for of in values.values() for name in of}
@@ -495,24 +494,22 @@ def _limits(model: TrainedModel, detector: Detector, nominal: Detector, point: S
         limits.append(Limit("outside", f"the model was trained on detector '{model.tokeniser.detector.name}' alone"))
     if config.merge is None or point.kind != "point":
         return limits
-    for kind, merged in (("ecal", config.merge.ecal_mm), ("hcal", config.merge.hcal_mm)):
-        before, after = (
-            sorted({c.cell_size or 0.0 for c in of.calorimeters if c.kind == kind}) for of in (nominal, moved)
-        )
-        if before != after and max([*before, *after]) <= merged:
-            sizes = " and ".join(f"{size:g}" for size in dict.fromkeys((*before, *after)))
-            text = f"cells of the {kind.upper()} of {sizes} mm are merged to {merged:g} mm before the encoder"
-            limits.append(Limit("merged", text))
-    if point.move.layers > 1 and config.merge.depth:
-        depth = f"{config.merge.depth:g} radiation lengths, in the HCAL {config.merge.depth / 10:g} interaction lengths"
-        thickness = [
-            (layers.radiation_lengths if c.kind == "ecal" else 10 * (layers.interaction_lengths or 0.0)) or 0.0
-            for c in moved.calorimeters
-            if c.kind in ("ecal", "hcal")
-            for layers in c.layers
-        ]
-        if max(thickness, default=0.0) <= config.merge.depth:
-            limits.append(Limit("merged", f"layers are merged to {depth} before the encoder"))
+    merge = config.merge
+    sizes = {
+        ("ecal", CELL): merge.ecal_mm,
+        ("hcal", CELL): merge.hcal_mm,
+        ("ecal", LAYER): merge.depth,
+        ("hcal", LAYER): merge.depth / 10,
+    }
+    with contextlib.suppress(ConfigError):  # a calorimeter is not described
+        before, after = measures(nominal), measures(moved)
+        for (kind, text), merged in sizes.items():
+            name = text.format(kind.upper(), LENGTH[kind])
+            values = [*before.get(name, ()), *after.get(name, ())]
+            if len(values) == 4 and not _same(values[:2], values[2:]) and min(values) < merged:
+                different = ", ".join(dict.fromkeys(f"{value:.4g}" for value in values))
+                text = f"{name} {different}: what is below {merged:g} is merged before the encoder"
+                limits.append(Limit("merged", text, kind))
     return limits
 
 
@@ -529,8 +526,9 @@ def _notes(model: TrainedModel, default: Merge | None, nominal: Detector, *, mea
         readout = "; energies and positions are read from single hits" if config.readout else ""
         yield (
             f"The encoder sees cells merged to {merge.ecal_mm:g} mm (ECAL), {merge.hcal_mm:g} mm (HCAL) and {depth}"
-            f"{alone}: efficiency, fakes, confusion and pairs of photons, which depend on finding particles, change "
-            f"with cells smaller than these and with thinner layers only as the measured energies do{readout}."
+            f"{alone}: efficiency, fakes, confusion, which widths of jets have in them, and pairs of photons depend on "
+            "finding particles, and change with cells smaller than these and with thinner layers only as the measured "
+            f"energies do{readout}."
         )
     trained = sample.detectors if sample is not None and sample.detectors else (model.tokeniser.detector.name,)
     known = "is one of these" if nominal.name in trained else "is not one of these"

@@ -216,20 +216,23 @@ HEADLINES = {
     "photon_pairs.mass_width": "pairs, mass",
 }
 """Keys of an evaluation in the table and figures, as patterns in the order of the columns, and their heads."""
-MEASURED = ("energy.", "angle.", "event.", "jet_energy.", "jets.", "hadronic_mass.", "confusion_budget.measurement")
-"""Beginnings of keys that depend on energies and angles more than on finding particles; so do responses of a class."""
+MEASURED = re.compile(
+    r"^energy\.|^angle\.|^confusion_budget.*measurement|^class\..*resolution|response|scale|\.mean90$|_deg$"
+)
+"""Keys that depend on energies and angles of what is found; widths of jets and events depend on confusion, too."""
+OF_PHOTONS = re.compile(r"^class\.photon\.|^photon_pairs\.|^count\.(one|two)_")
+"""Keys of photons, which the HCAL hardly sees."""
 DIFFERENCES = ("confusion_budget.gain.", "confusion_budget.confusion")
 """Beginnings of keys whose change is a difference, since the value may be 0, or negative if the oracle is worse."""
 
 
-def by_finding(key: str) -> bool:
-    """Whether a number depends on finding particles first of all.
+def by_finding(key: str, calorimeter: str = "ecal") -> bool:
+    """Whether a number depends on finding particles in a kind of calorimeter.
 
-    >>> by_finding("class.photon.efficiency"), by_finding("class.photon.resolution_68_over_median")
+    >>> by_finding("class.photon.efficiency"), by_finding("class.photon.efficiency", "hcal")
     (True, False)
     """
-    of_matches = key.startswith("class.") and re.search("response|resolution|_deg$", key) is not None
-    return not (of_matches or key.startswith(MEASURED))
+    return not MEASURED.search(key) and (calorimeter != "hcal" or not OF_PHOTONS.search(key))
 
 
 def head_of(key: str) -> str:
@@ -243,10 +246,14 @@ def change_text(key: str, number: Number) -> str:
 
 
 class Limit(NamedTuple):
-    """Why the change at a point may be the model's and not the detector's: `kind` is outside or merged."""
+    """Why the change at a point may be the model's and not the detector's: `kind` is outside or merged.
+
+    `calorimeter`: the kind whose cells or layers are merged.
+    """
 
     kind: str
     text: str
+    calorimeter: str = ""
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
@@ -458,9 +465,11 @@ class ScanResult:
 
     def marks(self, result: PointResult, key: str) -> list[str]:
         """Reasons why a change may come from the model and not the detector: outside, merged, null test."""
-        kinds = dict.fromkeys(limit.kind for limit in result.limits)
-        # Cells merged before the encoder hide what they do to finding particles, and not to energies.
-        marks = [kind for kind in kinds if kind != "merged" or by_finding(key)]
+        # A ratio to a nominal point outside of the training is not of the detectors alone, either. Cells merged before
+        # the encoder hide what they do to finding particles, and not to energies.
+        limits = (*self.nominal.limits, *result.limits)
+        kinds = (of.kind for of in limits if of.kind != "merged" or by_finding(key, of.calorimeter))
+        marks = list(dict.fromkeys(kinds))
         if (null := self.null_test) and result.point.kind == "point" and key in null.algorithms[MODEL]:
             number = self.change(null, key)
             # Its value alone may be 1 by luck.

@@ -120,7 +120,7 @@ ROLES = {MODEL: 0, ORACLE: 1, REFERENCE: 2}
 """Index of the colour of each algorithm, as in the figures of an evaluation."""
 
 CAVEATS = {
-    "outside": ("o", "the detector is outside of its training"),
+    "outside": ("o", "the detector or the nominal one is outside of its training"),
     "merged": ("m", "it merges cells or layers before the encoder"),
     "null test": ("n", "the change is within the null test's, or its error"),
 }

@@ -21,7 +21,7 @@ from pflow.io.open import read_events
 from pflow.metrics.evaluation import evaluate
 from pflow.metrics.oracle import ORACLE
 from pflow.metrics.report import REFERENCE
-from pflow.metrics.scan import MODEL
+from pflow.metrics.scan import MODEL, ScanPoint
 from pflow.metrics.stats import leaves, ratio
 from pflow.physics.detector import load_detector
 from pflow.tokens.particles import Calibration
@@ -314,7 +314,7 @@ def test_general_says_what_limits_it(sample):
     assert kinds == {
         "nominal": set(),
         "cells=2": {"merged"},
-        "cells=4": {"outside"},  # 20 and 120 mm
+        "cells=4": {"outside", "merged"},  # 20 and 120 mm, of which 30 and 90 mm of the HCAL look alike
         "layers=2": {"merged"},
         "null test": set(),
     }
@@ -322,6 +322,16 @@ def test_general_says_what_limits_it(sample):
     assert {MODEL, ORACLE, REFERENCE} == result.nominal.algorithms.keys()
     assert result["cells=4"].tokens < 0.8 * result.nominal.tokens
     assert result.verdict.startswith("Null test ")
+    ild = load_detector("ild_g4")
+    point = ScanPoint(name="half", sample="half")  # a file of another detector, not a move
+    limits = module._limits(load_model("general"), Move(layers=2).detector(ild), ild, point)
+    assert [(limit.kind, limit.calorimeter) for limit in limits] == [("merged", "ecal"), ("merged", "hcal")]
+    drafted = dataclasses.replace(
+        ild,
+        b_field=3.0,
+        calorimeters=[dataclasses.replace(of, cell_size=1.002 * of.cell_size) for of in ild.calorimeters],
+    )
+    assert not module._limits(load_model("general"), drafted, ild, point)
 
 
 @pytest.mark.parametrize(("size", "layers", "scale"), [(1.0, 48, 1.25), (1.35, 24, 0.8), (0.6, 48, 1.25)])

@@ -168,10 +168,10 @@ def scanned(width=1.02) -> ScanResult:
     generator, key = np.random.default_rng(1), "fake_energy_fraction"
     response, places = 1 + generator.normal(0, 0.03, 200), np.arange(200)
     null_point = ScanPoint(name="null test", kind="null test", sample="s", move=Move(scale=1.25))
-    merged = (Limit("merged", "cells of 5 and 10 mm are merged to 20 mm"), Limit("outside", "outside it is"))
+    limits = (Limit("merged", "cells of 5 and 10 mm are merged to 20 mm"), Limit("outside", "outside it is"))
     points = [
         measured(response, places, key=key),
-        measured(1 + 1.005 * (response - 1), places, key=key, point=other_point(), limits=merged),
+        measured(1 + 1.005 * (response - 1), places, key=key, point=other_point(), limits=limits),
         measured(1 + 1.5 * (response - 1), places, key=key, point=other_point("cells=4")),
         measured(1 + width * (response - 1), places, key=key, point=null_point),
     ]
@@ -183,6 +183,13 @@ def test_the_null_test_passes_or_names_and_marks_what_fails():
     assert result.marks(result["cells=2"], "fake_energy_fraction") == ["merged", "outside", "null test"]
     assert result.marks(result["cells=4"], "fake_energy_fraction") == []
     assert result.marks(result["cells=2"], "class.photon.response_median")[:1] == ["outside"]
+    # Widths of jets have confusion in them; photons need no HCAL; a ratio is of the nominal detector, too.
+    of_hcal = dataclasses.replace(result["cells=4"], limits=(Limit("merged", "cells of the HCAL", "hcal"),))
+    for key, marks in (("jet_energy.91.resolution", ["merged"]), ("class.photon.efficiency", [])):
+        assert result.marks(of_hcal, key)[:1] == marks
+    far = dataclasses.replace(result.nominal, limits=result["cells=2"].limits[1:])
+    other = dataclasses.replace(result, points=[far, *result.points[1:]])
+    assert other.marks(other["cells=4"], "fake_energy_fraction") == ["outside"]
     # A null test that gives 1 by luck, here the same values in other events, still has an error.
     response = np.roll(1 + np.random.default_rng(1).normal(0, 0.03, 200), 1)
     luck = measured(response, np.arange(200), key="fake_energy_fraction", point=result["null test"].point)

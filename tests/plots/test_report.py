@@ -156,7 +156,7 @@ def test_a_figure_says_why_a_change_may_be_the_models(scanned):
     assert "RMS_{90}" in figure.axes[0].get_ylabel()
     note = figure.get_supxlabel().replace("\n", " ")
     assert "bands: of the nominal value" in note
-    assert note.endswith("may be the model's: o: the detector is outside of its training.")
+    assert note.endswith("may be the model's: o: the detector or the nominal one is outside of its training.")
     certain = dataclasses.replace(scanned, points=[scanned.nominal, scanned["time=none"]])
     assert "model's" not in plot_scan(certain, "jet_energy.91.resolution").get_supxlabel()
     null = point("null test", 1.02, kind="null test", cells=1.0, time=0.0)
@@ -172,7 +172,7 @@ def test_pairs_of_photons_have_the_reference_beside_them_and_signs_of_limits(sca
     (legend,) = figure.legends
     names = [f"{MODEL}, nominal", f"{REFERENCE}, nominal", f"{MODEL}, cells=4 (o)", f"{MODEL}, time=none"]
     assert [text.get_text() for text in legend.get_texts()] == names
-    assert figure.get_supxlabel().replace("\n", " ").endswith("o: the detector is outside of its training.")
+    assert figure.get_supxlabel().replace("\n", " ").endswith("one is outside of its training.")
 
 
 def test_the_legend_has_the_curves_of_all_panels_with_a_colour_each(scanned):
