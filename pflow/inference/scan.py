@@ -64,7 +64,7 @@ from pflow.tokens.features import FEATURES
 from pflow.tokens.tokeniser import Tokeniser
 
 LOOKED_AT = 20
-"""Events whose hits and tokens are counted, and in which moves are checked."""
+"""Events in which moves are checked."""
 _same = functools.partial(np.allclose, rtol=0.005, atol=0)  # two descriptions' measures, which drafts have measured
 CSV, REPORT, DOCUMENT = "scan.csv", "report.html", "scan.json"
 SCHEMA = "pflow-scan-point-5"
@@ -405,7 +405,7 @@ def _measured(
             sample, place, scales = task.sample, 0, Scales()
             as_simulated = task.point.move == Move()
             evaluation = Evaluation(name=MODEL, settings=rules, oracle=oracle)
-            counts: tuple[float, float] | None = None
+            counts = np.zeros(3)
             show(task.point, 0)
             for _, begun in results:
                 assert begun is not None  # a sample has chunks
@@ -421,8 +421,7 @@ def _measured(
                 events = chunk.move.apply(simulated)
                 good = (events.flags & Flag.BAD_INPUT) == 0
                 used, particles = events[good], result.reconstruction.particles[good]
-                if counts is None and len(used):
-                    counts = _hits_and_tokens(used[:LOOKED_AT], worker.model.tokeniser)
+                counts += (len(used), *_hits_and_tokens(used, worker.model.tokeniser))
                 places = sample.places[place : place + len(events)]
                 # The truth is the same at all points.
                 scales += measure(used, particles, targets=rules.chosen_by) if as_simulated else result.scales
@@ -438,7 +437,6 @@ def _measured(
             if not evaluation.n_targets:
                 text = f"no true particle is a target under truth rule '{rules.rule}' above {rules.e_min:g} GeV"
                 raise InputError(text, file=sample.chunks[0].path)
-            assert counts is not None  # an event with targets was used
             checks = compare(scales, worker.model.tokeniser.sample)
             # The detector is one of the limits. Moved events have other thresholds and cells, by the user's choice.
             checks = [check for check in checks if check.name == "reconstructed energy" or as_simulated]
@@ -450,18 +448,18 @@ def _measured(
                     point=task.point,
                     places=evaluation.algorithms[MODEL].places["place"],
                     n_bad=evaluation.counts["n_bad_input"],
-                    hits=counts[0],
-                    tokens=counts[1],
+                    hits=float(counts[1] / counts[0]),
+                    tokens=float(counts[2] / counts[0]),
                     limits=tuple(task.limits),
                 ),
             )
 
 
-def _hits_and_tokens(events: Events, tokeniser: Tokeniser) -> tuple[float, float]:
-    """Mean numbers of hits of an event, and of their tokens."""
+def _hits_and_tokens(events: Events, tokeniser: Tokeniser) -> tuple[int, int]:
+    """Numbers of hits of events, and of their tokens."""
     as_trained = events if tokeniser.config.geometry else with_detector(events, tokeniser.detector)
     tokens = tokeniser.encode(as_trained, truth=False, warn=False)
-    return float(jagged.count(events.hits).mean()), float(np.diff(tokens.offsets["hits"]).mean())
+    return int(jagged.count(events.hits).sum()), int(tokens.offsets["hits"][-1])
 
 
 def _merged_size(model: TrainedModel, detectors: Sequence[Detector]) -> float | None:
