@@ -19,9 +19,9 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from pflow.errors import ConfigError, check_choice, nearest
+from pflow.errors import ConfigError, check_choice, nearest, warn
 from pflow.event import jagged
-from pflow.event.events import Events
+from pflow.event.events import Events, ImplausibleWarning
 from pflow.event.move import Move
 from pflow.event.schema import PXYZ
 from pflow.metrics.oracle import ORACLE
@@ -222,8 +222,8 @@ MEASURED = re.compile(
 """Keys that depend on energies and angles of what is found; widths of jets and events depend on confusion, too."""
 OF_PHOTONS = re.compile(r"^class\.photon\.|^photon_pairs\.|^count\.(one|two)_")
 """Keys of photons, which the HCAL hardly sees."""
-DIFFERENCES = ("confusion_budget.gain.", "confusion_budget.confusion")
-"""Beginnings of keys whose change is a difference, since the value may be 0, or negative if the oracle is worse."""
+DIFFERENCES = ("confusion_budget.gain.", "confusion_budget.confusion", "energy.mean_rel_error")
+"""Beginnings of keys whose change is a difference, since the value may be 0 or negative."""
 
 
 def by_finding(key: str, calorimeter: str = "ecal") -> bool:
@@ -305,6 +305,10 @@ class PointResult:
         algorithms: dict[str, dict[str, Number]] = {}
         pairs: dict[str, Any] = {}
         for name, tree in result.algorithms.items():
+            if tree["places"] != (mine := result.algorithms[result.name])["places"]:
+                text = f"{result.titles[name]} has particles in {tree['n_events']} of {mine['n_events']} events"
+                warn(f"{facts['point'].name}: {text}, and is left out", ImplausibleWarning)
+                continue
             numbers = ((key, leaf) for key, leaf in leaves(tree) if isinstance(leaf, Number))
             # The oracle has no confusion.
             shown = ((key, of) for key, of in numbers if name != ORACLE or not key.startswith("confusion_budget"))
@@ -313,7 +317,8 @@ class PointResult:
             if any(found["n_events"]):
                 found |= vars(found.pop("efficiency"))
                 pairs[name] = {key: np.asarray(values).tolist() for key, values in found.items()}
-        return cls(algorithms=algorithms, titles=dict(result.titles), pairs=pairs, **facts)
+        titles = {name: result.titles[name] for name in algorithms}
+        return cls(algorithms=algorithms, titles=titles, pairs=pairs, **facts)
 
     def to_plain(self) -> dict[str, Any]:
         """All numbers, with their resamples, as plain data; `of_plain` makes an equal result."""

@@ -78,6 +78,16 @@ def test_photons_that_leave_too_little_in_a_coarser_detector_are_lost(sample, op
     assert result.labels["ecal_threshold"].endswith("0: the sample's")
 
 
+def test_a_reference_that_some_files_lack_is_left_out(sample, options, tmp_path):
+    """Its ratio to the model would be of other events."""
+    events = read_events(sample, entry_stop=2 * N)
+    write_events(tmp_path / "a.root", events[:N])
+    write_events(tmp_path / "b.root", dataclasses.replace(events[N:], reference=None))
+    with pytest.warns(ImplausibleWarning, match=f"nominal: .* has particles in {N} of {2 * N} events, and is left out"):
+        result = scan(tmp_path / "*.root", vary={"cells": [2]}, **options)
+    assert list(result.algorithms) == [MODEL]
+
+
 def test_pairs_of_photons_are_counted_for_each_algorithm(sample_dir, model, options, tmp_path, no_figures):
     file = sample_dir / "gammasep_test_small.root"
     result = scan(file, vary={"cells": [2]}, output=tmp_path, **options)
