@@ -320,7 +320,8 @@ class Move:
     def apply(self, events: Events) -> Events:
         """The events as this form of the detector records them; the reference algorithm's particles are dropped.
 
-        Each event is moved independently. Events must not be rotated before. ConfigError: as of `detector`.
+        Each event is moved independently. Events must not be rotated before. ConfigError: as of `detector`;
+        InputError: as of `change_cells`.
         """
         if self == Move():
             return events
@@ -332,6 +333,8 @@ class Move:
         if self.hcal_layers is not None:
             shorter = np.array([c.kind == "hcal" and c.region != "other" for c in events.detector.calorimeters])
             hits = jagged.columns(events.hits)
+            if (shorter[hits["subdetector"]] & (hits["layer"] < 0) & (hits["energy"] > 0)).any():
+                raise events.error("no layers of the HCAL can be left out without layer numbers", field="hits.layer")
             # `change_cells` takes the factor on energies from the number of layers that the detector describes.
             cut = Move(hcal_layers=self.hcal_layers).detector(events.detector)
             events = keep_hits(events, ~shorter[hits["subdetector"]] | (hits["layer"] < self.hcal_layers))

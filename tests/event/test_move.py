@@ -389,6 +389,9 @@ def test_layers_of_the_hcal_are_counted_from_0(zqq):
         with pytest.raises(ConfigError, match=r"hcal_layers: hits of hcal_\w+ are in layers .*, expected .* 0 to 47"):
             Move(hcal_layers=24).check(dataclasses.replace(zqq, hits=hits))
     Move(hcal_layers=24).check(keep_hits(zqq, ~at | (layer >= 3)))  # no shower has begun before
+    unknown = jagged.replaced(zqq.hits, {"layer": np.full_like(layer, -1)})
+    with pytest.raises(InputError, match=r"'hits\.layer': no layers of the HCAL can be left out without"):
+        Move(hcal_layers=24).apply(dataclasses.replace(zqq, hits=unknown))  # a further file's: `check` sees the first
 
 
 def test_layers_must_be_known(zqq):
