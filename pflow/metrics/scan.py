@@ -524,6 +524,17 @@ class ScanResult:
         return f"Errors from fewer than {MIN_EVENTS} events are too small." if few else ""
 
     @property
+    def unpaired(self) -> str:
+        """A sentence on points that have other events than the nominal one, "" for none."""
+        others = [
+            f"{r.point.name} {r.events} ({self.n_shared(r)} are the same)"
+            for r in self.points
+            if self.n_shared(r) < max(r.n_events, self.nominal.n_events)
+        ]
+        text = f"Partly or not paired, and ratios of other events, too: nominal has {self.nominal.events}"
+        return f"{text}, {', '.join(others)}." if others else ""
+
+    @property
     def events(self) -> str:
         """The nominal point's events in words, for titles."""
         marked = any(entry.get("truth_tracks") for entry in self.provenance.get("inputs", ()))
@@ -537,21 +548,13 @@ class ScanResult:
         for result in self.points:
             for limit in result.limits:
                 texts.setdefault(limit.text, []).append(result.point.name)
-        others = [
-            f"{r.point.name} {r.events} ({self.n_shared(r)} are the same)"
-            for r in self.points
-            if self.n_shared(r) < max(r.n_events, self.nominal.n_events)
-        ]
-        paired = "Errors of ratios are of paired comparisons, by resampling the same events together"
-        if others:
-            others = [f"nominal has {self.nominal.events}", *others]
-            paired += f"; partly or not paired, and ratios of other events, too: {', '.join(others)}"
         return [
             self.verdict,
             *self.notes,
             *(f"{', '.join(names)}: {text}." for text, names in texts.items()),
             *filter(None, [self.too_few]),
-            f"{paired}.",
+            "Errors of ratios are of paired comparisons, by resampling the same events together.",
+            *filter(None, [self.unpaired]),
         ]
 
     def cells(self, keys: Sequence[str] | None = None) -> tuple[list[str], list[list[list[str]]]]:

@@ -264,7 +264,7 @@ def test_events_of_other_samples_are_said():
     half = dataclasses.replace(result["cells=4"], places=np.arange(150, 350))
     points = [*result.points[:2], half, result.points[3]]
     text = dataclasses.replace(result, points=points).sentences[-1]
-    assert "partly or not paired, and ratios of other events, too: nominal has 200, cells=4 200 (50 are the" in text
+    assert "Partly or not paired, and ratios of other events, too: nominal has 200, cells=4 200 (50 are the" in text
 
 
 def test_oracles_with_and_without_a_fit_are_not_compared():

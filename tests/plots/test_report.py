@@ -159,6 +159,9 @@ def test_a_figure_says_why_a_change_may_be_the_models(scanned):
     assert note.endswith("may be the model's: o: the detector or the nominal one is outside of its training.")
     certain = dataclasses.replace(scanned, points=[scanned.nominal, scanned["time=none"]])
     assert "model's" not in plot_scan(certain, "jet_energy.91.resolution").get_supxlabel()
+    lost = dataclasses.replace(scanned.nominal, places=np.arange(40))
+    note = plot_scan(dataclasses.replace(certain, points=[lost, certain.points[1]]), KEYS[0]).get_supxlabel()
+    assert note.replace("\n", " ").endswith("nominal has 40, time=none 100 (40 are the same).")
     null = point("null test", 1.02, kind="null test", cells=1.0, time=0.0)
     number = null.algorithms[MODEL][KEYS[0]]
     varied = dataclasses.replace(number, replicas=number.replicas * np.linspace(0.999, 1.001, 200))
