@@ -252,7 +252,9 @@ def test_the_input_and_outputs_that_exist_are_not_replaced(pflow_podio, source, 
     assert (status, "it holds a collection 'PFlow' already; reconstruct the file" in message) == (1, True)
     assert pflow_podio(path, tmp_path, "--force") == (1, f"error: {tmp_path}: it is a folder; name a file\n")
     status, message = pflow_podio(path, tmp_path / "none" / "out.root")
-    assert (status, message) == (1, f"error: {tmp_path / 'none'}: there is no such folder; make it first\n")
+    assert (status, "out.root.partial.root: it cannot be written: is there such a folder" in message) == (1, True)
+    (tmp_path / "new.root.partial.root" / "mine").mkdir(parents=True)
+    assert pflow_podio(path, tmp_path / "new.root")[0] == 1  # no abort
 
 
 @pytest.mark.parametrize("options", [("--force",), ("--force", "--ttree")])
@@ -314,8 +316,8 @@ def test_an_event_that_cannot_be_used_is_an_error_or_is_skipped(pflow_podio, job
         ((), (*COLLECTIONS[:-1], "Tracks"), "Tracks: no such edm4hep::TrackCollection; the file has SiTracks_Refitted"),
         (("--threads", "0"), COLLECTIONS, "--threads: expected a whole number from 1, found '0'"),
         (("--on-error", "stop"), COLLECTIONS, "--on-error: expected raise or skip, found 'stop'"),
-        (("--quiet",), COLLECTIONS, "--quiet: no such option"),
-        ((), (), "usage: pflow_podio [OPTIONS] MODEL"),
+        (("--quiet",), COLLECTIONS, "--quiet: no such option; usage: pflow_podio [--threads N]"),
+        ((), (), "usage: pflow_podio [--threads N] "),
     ],
 )
 def test_wrong_arguments_of_the_program(pflow_podio, source, tmp_path, options, collections, message):

@@ -59,9 +59,7 @@ struct PFlowReconstruction final
       if (!encoding) warning() << collection << ": no CellIDEncoding in the metadata, its layers are unknown" << endmsg;
       m_sources.emplace_back(*m_model, subdetector->second, encoding.value_or(""));
     }
-    for (std::size_t i = 0; i < m_model->subdetectors().size(); ++i)
-      if (std::none_of(m_sources.begin(), m_sources.end(), [i](const auto& s) { return std::size_t(s.subdetector()) == i; }))
-        warning() << m_model->subdetectors()[i] << ": no collection is named for it, none of its hits are read" << endmsg;
+    for (const std::string& line : pflow::without_collection(*m_model, m_sources)) warning() << line << endmsg;
 
     // Not in finalize(): algorithms that come after this one look it up when they are initialised.
     m_algorithm = {outputLocations("Particles")[0], m_model->probabilities()};

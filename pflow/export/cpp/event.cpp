@@ -298,8 +298,6 @@ std::vector<Shares> shares_of(const std::vector<Object>& objects, const std::vec
   return shares;
 }
 
-edm4hep::Vector3f vector3f(const Vector& v) { return {float(v[0]), float(v[1]), float(v[2])}; }
-
 }  // namespace
 
 HitSource::HitSource(const Reconstructor& reconstructor, const std::string& subdetector, const std::string& encoding) {
@@ -320,6 +318,14 @@ std::int32_t HitSource::layer(std::uint64_t cell_id) const {
   if (width_ == 0) return -1;
   const std::uint64_t highest = cell_id << (64 - offset_ - width_);  // the field's bits are the highest ones
   return std::int32_t(is_signed_ ? std::int64_t(highest) >> (64 - width_) : std::int64_t(highest >> (64 - width_)));
+}
+
+std::vector<std::string> without_collection(const Reconstructor& reconstructor, const std::vector<HitSource>& sources) {
+  const auto& names = reconstructor.subdetectors();
+  std::vector<std::string> lines = names;
+  for (const HitSource& source : sources) std::erase(lines, names[std::size_t(source.subdetector())]);
+  for (std::string& line : lines) line += ": no collection is named for it, none of its hits are read";
+  return lines;
 }
 
 Event make_event(const Reconstructor& reconstructor, const std::vector<HitSource>& sources,
@@ -450,7 +456,7 @@ Collections make_collections(const Reconstructor& reconstructor, const Reconstru
     }
     const auto [mean, axis] = cluster_shape(deposits);
     cluster.setEnergy(float(std::accumulate(energies.begin(), energies.end(), 0.0)));
-    cluster.setPosition(vector3f(mean));
+    cluster.setPosition({float(mean[0]), float(mean[1]), float(mean[2])});
     cluster.setITheta(float(std::acos(std::clamp(axis[2], -1.0, 1.0))));
     cluster.setIPhi(float(std::atan2(axis[1], axis[0])));
     for (const double energy : energies) cluster.addToSubdetectorEnergies(float(energy));

@@ -22,6 +22,7 @@
 #include <deque>
 #include <exception>
 #include <filesystem>
+#include <fstream>
 #include <future>
 #include <optional>
 #include <set>
@@ -29,6 +30,10 @@
 #include "event.h"
 
 namespace {
+
+constexpr auto usage =
+    "pflow_podio [--threads N] [--on-error raise|skip] [--max-hits N] [--mc-links] [--ttree] [--force] "
+    "MODEL IN.root OUT.root COLLECTION=SUBDETECTOR... [TRACKS]";
 
 struct Arguments {
   unsigned threads = 1;
@@ -70,7 +75,7 @@ Arguments parse(const std::vector<std::string>& words) {
     } else if (*word == "--force") {
       arguments.force = true;
     } else if (word->rfind("--", 0) == 0) {
-      throw pflow::Error(*word, "no such option");
+      throw pflow::Error(*word, "no such option; usage: " + std::string(usage));
     } else if (arguments.files.size() < 3) {
       arguments.files.push_back(*word);
     } else if (const std::string name = word->substr(0, word->find('=')); !names.insert(name).second) {
@@ -81,16 +86,13 @@ Arguments parse(const std::vector<std::string>& words) {
       arguments.tracks.push_back(name);
     }
   }
-  if (arguments.hits.empty())
-    throw pflow::Error("usage", "pflow_podio [OPTIONS] MODEL IN.root OUT.root COLLECTION=SUBDETECTOR... [TRACKS]");
+  if (arguments.hits.empty()) throw pflow::Error("usage", usage);
   const std::string &input = arguments.files[1], &output = arguments.files[2];
   if (std::error_code none; std::filesystem::exists(output)) {
     if (std::filesystem::equivalent(input, output, none)) throw pflow::Error(output, "it is the input");
     if (std::filesystem::is_directory(output)) throw pflow::Error(output, "it is a folder; name a file");
     if (!arguments.force) throw pflow::Error(output, "it exists; choose another name, or replace it with --force");
   }
-  const auto folder = std::filesystem::absolute(output).parent_path();
-  if (!std::filesystem::is_directory(folder)) throw pflow::Error(folder.string(), "there is no such folder; make it first");
   return arguments;
 }
 
@@ -128,26 +130,25 @@ class Job {
       if (!encoding) std::fprintf(stderr, "%s: no CellIDEncoding in the metadata, its layers are unknown\n", name.c_str());
       sources_.emplace_back(reconstructor_, subdetector, encoding.value_or(""));
     }
-    for (std::size_t i = 0; i < reconstructor_.subdetectors().size(); ++i)
-      if (std::none_of(sources_.begin(), sources_.end(), [i](const auto& s) { return std::size_t(s.subdetector()) == i; }))
-        std::fprintf(stderr, "%s: no collection is named for it, none of its hits are read\n",
-                     reconstructor_.subdetectors()[i].c_str());
-    for (const std::string& name : reader_.readEvent(0).getAvailableCollections())
-      if (name == "PFlow")
-        throw pflow::Error(arguments.files[1],
-                           "it holds a collection 'PFlow' already; reconstruct the file that it was made from");
-    look_at_hits();
-    look_at_tracks();
-    if (arguments.mc_links) {
-      const podio::Frame frame = reader_.readEvent(0);
-      if (collections<edm4hep::CaloHitMCParticleLinkCollection>(frame).empty())
-        throw pflow::Error("--mc-links", "the file has no edm4hep::CaloHitMCParticleLinkCollection");
-    }
+    for (const std::string& line : pflow::without_collection(reconstructor_, sources_))
+      std::fprintf(stderr, "%s\n", line.c_str());
+    const podio::Frame first = reader_.readEvent(0);
+    if (first.get("PFlow"))
+      throw pflow::Error(arguments.files[1],
+                         "it holds a collection 'PFlow' already; reconstruct the file that it was made from");
+    if (arguments.mc_links && collections<edm4hep::CaloHitMCParticleLinkCollection>(first).empty())
+      throw pflow::Error("--mc-links", "the file has no edm4hep::CaloHitMCParticleLinkCollection");
+    look_at_events();
   }
-  ~Job() { std::filesystem::remove(partial_); }
+  ~Job() {
+    std::error_code none;
+    std::filesystem::remove(partial_, none);
+  }
 
   /// Number of events that could not be used.
   std::size_t run() {
+    if (!std::ofstream(partial_))  // a writer that cannot begin aborts when it is destroyed
+      throw pflow::Error(partial_, "it cannot be written: is there such a folder, and may you write there?");
     writer_.emplace(podio::makeWriter(partial_, arguments_.type));
     struct Task {
       podio::Frame frame;
@@ -176,10 +177,12 @@ class Job {
   }
 
  private:
-  /// Compares where the hits of the ECAL's barrel begin with the model's detector: the radius below which 2% of them are.
-  void look_at_hits() {
+  /// Compares where the hits of the ECAL's barrel begin with the model's detector, by the radius below which 2% of them
+  /// are, and finds out whether states of tracks at the calorimeter can be used; as many events as the command line's.
+  void look_at_events() {
     const pflow::Face& face = reconstructor_.face();
     std::vector<double> radii;  // mm
+    pflow::StatesAtCalorimeter states;
     for (std::size_t entry = 0; entry < std::min<std::size_t>(10, reader_.getEntries(podio::Category::Event)); ++entry) {
       const podio::Frame frame = reader_.readEvent(entry);
       for (const auto& [name, subdetector] : arguments_.hits) {
@@ -190,23 +193,15 @@ class Job {
           if (radius > 0 && std::abs(z) < 0.8 * face.half_length) radii.push_back(radius);
         }
       }
+      if (!arguments_.tracks.empty())
+        states.add(reconstructor_, *collection<edm4hep::TrackCollection>(frame, arguments_.tracks.front()));
     }
-    if (radii.size() < 100 || face.radius == 0) return;  // exports of pflow 0.3 have no face
     const auto first = radii.begin() + std::ptrdiff_t(radii.size() / 50);
     std::nth_element(radii.begin(), first, radii.end());
-    if (*first < 0.97 * face.radius || *first > 1.1 * face.radius)  // corners of polygons are up to 1.04 away
+    if (radii.size() >= 100 && face.radius > 0 &&  // exports of pflow 0.3 have no face
+        (*first < 0.97 * face.radius || *first > 1.1 * face.radius))  // corners of polygons are up to 1.04 away
       std::fprintf(stderr, "%s: hits of the ECAL's barrel begin at %.0f mm, expected %.0f mm by the model: was it exported "
                    "for another detector (pflow export --detector)?\n", arguments_.files[1].c_str(), *first, face.radius);
-  }
-
-  /// Finds out whether states of tracks at the calorimeter can be used, from as many events as the command line looks at.
-  void look_at_tracks() {
-    if (arguments_.tracks.empty()) return;
-    pflow::StatesAtCalorimeter states;
-    for (std::size_t entry = 0; entry < std::min<std::size_t>(10, reader_.getEntries(podio::Category::Event)); ++entry) {
-      const podio::Frame frame = reader_.readEvent(entry);
-      states.add(reconstructor_, *collection<edm4hep::TrackCollection>(frame, arguments_.tracks.front()));
-    }
     states_elsewhere_ = states.elsewhere();
     if (states_elsewhere_)
       std::fprintf(stderr, "%s: many states at the calorimeter are elsewhere; their tracks are followed along the helix\n",
