@@ -302,9 +302,11 @@ def test_an_event_that_cannot_be_used_is_an_error_or_is_skipped(pflow_podio, job
     skipped = (reco.flags & Flag.BAD_INPUT) > 0
     assert 0 < skipped.sum() < len(skipped)
     np.testing.assert_array_equal(skipped, ak.num(reco.particles) == 0)
-    assert job(source, tmp_path / "job.root", 2, "raise", 2400)[0] == 1
-    status, message = job(source, tmp_path / "job.root", 2, "skip", 2400)
-    assert (status, message.count("an event cannot be used")) == (0, skipped.sum())
+    status, message = job(source, tmp_path / "job.root", 2, "raise", 2400)
+    assert (status, message) == (1, "error: PFlow : event 0: hits: 2602, expected at most 2400 (Options::max_hits)\n")
+    status, message = job(source, tmp_path / "job.root", 1, "skip", 2400)
+    assert (status, re.findall(r"event (.): it cannot", message)) == (0, list(map(str, np.flatnonzero(skipped))))
+    assert message.endswith(f"PFlow: {skipped.sum()} events could not be used and have no particles\n")
 
 
 @pytest.mark.parametrize(

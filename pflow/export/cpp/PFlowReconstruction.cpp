@@ -12,7 +12,7 @@
 #include <k4FWCore/Transformer.h>
 #include <k4Interface/IGeoSvc.h>
 
-#include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <map>
 #include <memory>
@@ -29,8 +29,8 @@ using Outputs = decltype(std::tuple_cat(std::declval<pflow::Collections>(),
                                         std::declval<std::tuple<edm4hep::RecoMCParticleLinkCollection>>()));
 
 struct PFlowReconstruction final
-    : k4FWCore::MultiTransformer<Outputs(const HitCollections&, const TrackCollections&, const HitLinks&,
-                                         const TrackLinks&)> {
+    : k4FWCore::MultiTransformer<Outputs(const EventContext&, const HitCollections&, const TrackCollections&,
+                                         const HitLinks&, const TrackLinks&)> {
   PFlowReconstruction(const std::string& name, ISvcLocator* locator)
       : MultiTransformer(name, locator,
                          {KeyValues("CaloHits", {"ECALBarrel", "ECALEndcap", "HCALBarrel", "HCALEndcap", "HCALOther", "MUON"}),
@@ -69,22 +69,29 @@ struct PFlowReconstruction final
     return StatusCode::SUCCESS;
   }
 
-  Outputs operator()(const HitCollections& hits, const TrackCollections& tracks, const HitLinks& hit_links,
-                     const TrackLinks& track_links) const override {
+  Outputs operator()(const EventContext& context, const HitCollections& hits, const TrackCollections& tracks,
+                     const HitLinks& hit_links, const TrackLinks& track_links) const override {
+    const std::string where = "event " + std::to_string(context.evt()) + ": ";
     const pflow::Event event = pflow::make_event(*m_model, m_sources, hits, tracks, m_states_elsewhere);
     pflow::Reconstruction reconstruction;
     try {
       reconstruction = m_model->reconstruct(event.hits, event.tracks);
     } catch (const pflow::Error& error) {
-      if (m_on_error.value() == "raise") throw GaudiException(error.what(), name(), StatusCode::FAILURE);
-      warning() << "an event cannot be used and has no particles: " << error.what() << endmsg;
+      if (m_on_error.value() == "raise") throw GaudiException(where + error.what(), name(), StatusCode::FAILURE);
+      warning() << where << "it cannot be used and has no particles: " << error.what() << endmsg;
+      ++m_n_skipped;
     }
-    if (event.flags & pflow::UNUSABLE_HITS) warning() << "hits with impossible numbers count with energy 0" << endmsg;
-    if (!event.unused_tracks.empty()) warning() << event.unused_tracks.size() << " tracks cannot be used" << endmsg;
-    if (reconstruction.truncated) warning() << "decoding stopped at the largest number of particles" << endmsg;
+    if (event.flags & pflow::UNUSABLE_HITS) warning() << where << "hits with impossible numbers count with energy 0" << endmsg;
+    if (!event.unused_tracks.empty()) warning() << where << event.unused_tracks.size() << " tracks cannot be used" << endmsg;
+    if (reconstruction.truncated) warning() << where << "decoding stopped at the largest number of particles" << endmsg;
     auto collections = pflow::make_collections(*m_model, reconstruction, event, m_algorithm.algoType());
     auto links = pflow::make_mc_links(reconstruction, event, std::get<0>(collections), hit_links, track_links);
     return std::tuple_cat(std::move(collections), std::make_tuple(std::move(links)));
+  }
+
+  StatusCode finalize() override {
+    if (m_n_skipped > 0) warning() << m_n_skipped << " events could not be used and have no particles" << endmsg;
+    return MultiTransformer::finalize();
   }
 
  private:
@@ -124,6 +131,7 @@ struct PFlowReconstruction final
   std::unique_ptr<const pflow::Reconstructor> m_model;
   std::vector<pflow::HitSource> m_sources;  // of each collection of CaloHits
   edm4hep::utils::ParticleIDMeta m_algorithm;
+  mutable std::atomic<std::size_t> m_n_skipped = 0;
 };
 
 DECLARE_COMPONENT(PFlowReconstruction)

@@ -1,4 +1,4 @@
-"""Particle flow on events of CLD: k4run pflow_cld.py --model MODEL --input IN.root --output OUT.root [--threads N]"""
+"""Particle flow in CLD: k4run pflow_cld.py --model MODEL --input IN.root --output OUT.root [--threads N --mc-links]"""
 
 from Configurables import AvalancheSchedulerSvc, EventDataSvc, HiveSlimEventLoopMgr, HiveWhiteBoard, PFlowReconstruction
 from Gaudi.Configuration import INFO

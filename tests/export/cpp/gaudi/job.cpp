@@ -40,12 +40,13 @@ int main(int argc, char** argv) try {
   for (int thread = 0; thread < std::stoi(argv[4]); ++thread)
     threads.emplace_back([&] {
       for (std::size_t i = next++; i < events.size(); i = next++) try {
-          algorithm.execute(events[i]);
+          algorithm.execute({i}, events[i]);
         } catch (...) {
           errors[i] = std::current_exception();
         }
     });
   for (std::thread& thread : threads) thread.join();
+  algorithm.finalize();
   for (const auto& error : errors)
     if (error) std::rethrow_exception(error);
   auto writer = podio::makeWriter(argv[3], "rntuple");  // jobs that write a TTree may end with "double free" (podio 1.7)

@@ -15,6 +15,11 @@
 #define DECLARE_COMPONENT(Algorithm)
 inline constexpr char endmsg = '\n';
 
+struct EventContext {
+  std::size_t number;
+  std::size_t evt() const { return number; }
+};
+
 struct ISvcLocator {
   podio::Frame metadata;
   IGeoSvc* geometry = nullptr;
@@ -26,7 +31,7 @@ template <class Signature>
 class MultiTransformer;
 
 template <class... Out, class... In>
-class MultiTransformer<std::tuple<Out...>(const In&...)> {
+class MultiTransformer<std::tuple<Out...>(const EventContext&, const In&...)> {
  public:
   using Names = std::vector<std::string>;
   using KeyValues = std::pair<std::string, Names>;
@@ -45,9 +50,12 @@ class MultiTransformer<std::tuple<Out...>(const In&...)> {
   }
 
   virtual StatusCode initialize() = 0;
-  virtual std::tuple<Out...> operator()(const In&...) const = 0;
+  virtual StatusCode finalize() { return StatusCode::SUCCESS; }
+  virtual std::tuple<Out...> operator()(const EventContext&, const In&...) const = 0;
 
-  void execute(podio::Frame& event) const { execute(event, std::index_sequence_for<In...>(), std::index_sequence_for<Out...>()); }
+  void execute(const EventContext& context, podio::Frame& event) const {
+    execute(context, event, std::index_sequence_for<In...>(), std::index_sequence_for<Out...>());
+  }
 
   const std::string& name() const { return name_; }
   const Names& inputLocations(const std::string& key) const { return *std::any_cast<Names*>(properties.at(key)); }
@@ -71,8 +79,8 @@ class MultiTransformer<std::tuple<Out...>(const In&...)> {
   }
 
   template <std::size_t... I, std::size_t... O>
-  void execute(podio::Frame& event, std::index_sequence<I...>, std::index_sequence<O...>) const {
-    auto outputs = (*this)(get(event, inputs_[I].second, In())...);
+  void execute(const EventContext& context, podio::Frame& event, std::index_sequence<I...>, std::index_sequence<O...>) const {
+    auto outputs = (*this)(context, get(event, inputs_[I].second, In())...);
     (event.put(std::move(std::get<O>(outputs)), outputs_[O].second[0]), ...);
   }
 
