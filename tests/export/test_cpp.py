@@ -633,9 +633,10 @@ def test_cmake_builds_and_installs_it_and_another_project_finds_it(library, tmp_
     cmake("-S", SOURCES, "-B", build, *paths, "-DCMAKE_CXX_FLAGS=-O0")
     cmake("--build", build)
     cmake("--install", build, "--prefix", installed)
+    assert (installed / "include" / "pflow" / "pflow.h").is_file()  # with event.h, as libevent has one
     shutil.rmtree(build)
     (tmp_path / "events.txt").write_text(f"event\n{HIT}")
-    assert len(run_program(installed / "bin" / "reconstruct", toy, tmp_path / "events.txt")) == 3
+    assert len(run_program(installed / "bin" / "pflow_reconstruct", toy, tmp_path / "events.txt")) == 3
     user.mkdir()
     (user / "CMakeLists.txt").write_text(USER)
     (user / "readme.cpp").write_text(example_of_the_readme())
