@@ -226,7 +226,7 @@ USAGE_DATA = """#include <cstdio>
 #include <cstdlib>
 #include "pflow.h"
 int main(int, char** argv) {
-  const pflow::Reconstructor reconstructor(argv[1]);
+  const pflow::Reconstructor reconstructor(argv[1], {-5});  // threads: all cores
   std::puts(std::getenv("ORT_DISABLE_TELEMETRY"));
 }
 """
@@ -236,7 +236,7 @@ def test_onnx_runtime_sends_no_usage_data(library, toy, tmp_path):
     (tmp_path / "usage.cpp").write_text(USAGE_DATA)
     program = compile_program(library, tmp_path / "usage.cpp", flags="-O0")
     for given, expected in (({}, "1"), ({"ORT_DISABLE_TELEMETRY": "0"}, "0")):
-        done = subprocess.run([program, toy], check=True, capture_output=True, text=True, env=given)
+        done = subprocess.run([program, toy], check=True, capture_output=True, text=True, env=given, timeout=60)
         assert done.stdout.strip() == expected
 
 

@@ -32,7 +32,7 @@ class Graph {
     if (!std::filesystem::exists(path)) throw Error(path_, "there is no such file");
     try {
       Ort::SessionOptions options;
-      options.SetIntraOpNumThreads(threads);
+      options.SetIntraOpNumThreads(std::max(threads, 0));  // it takes memory without end for -5
       options.SetInterOpNumThreads(1);
       options.SetGraphOptimizationLevel(ORT_ENABLE_ALL);
       options.DisableMemPattern();  // it would keep one for each number of hits, tracks and particles ever seen
