@@ -57,12 +57,11 @@ class HitSource {
 
  private:
   std::int32_t subdetector_;
-  unsigned offset_ = 0, width_ = 0;  // of the layer's bits; without any, width 0
-  bool is_signed_ = false;
+  int offset_ = 0, width_ = 0;  // of the layer's bits; without any, width 0; negative if signed
 };
+
 /// A line for each calorimeter of the model of which there is no collection.
 std::vector<std::string> without_collection(const Reconstructor& reconstructor, const std::vector<HitSource>& sources);
-
 
 /// An event as the library takes it, and the objects of EDM4hep behind it.
 struct Event {

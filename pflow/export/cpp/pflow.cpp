@@ -44,15 +44,14 @@ class Graph {
     } catch (const Ort::Exception& error) {
       throw Error(path_, error.what());
     }
-    asked_ = outputs_;
   }
 
   const std::string& path() const { return path_; }
   const std::vector<std::string>& inputs() const { return inputs_; }
 
   /// Names of the outputs that `run` gives: all, or those asked for.
-  const std::vector<std::string>& outputs() const { return asked_; }
-  void ask(std::vector<std::string> names) { asked_ = std::move(names); }
+  const std::vector<std::string>& outputs() const { return outputs_; }
+  void ask(std::vector<std::string> names) { outputs_ = std::move(names); }
 
   bool has_output(const std::string& name) const {
     return std::find(outputs_.begin(), outputs_.end(), name) != outputs_.end();
@@ -62,8 +61,8 @@ class Graph {
   std::vector<Ort::Value> run(const std::vector<const OrtValue*>& inputs) const {
     std::vector<const char*> input_names, output_names;
     for (const std::string& name : inputs_) input_names.push_back(name.c_str());
-    for (const std::string& name : asked_) output_names.push_back(name.c_str());
-    std::vector<OrtValue*> raw(asked_.size(), nullptr);
+    for (const std::string& name : outputs_) output_names.push_back(name.c_str());
+    std::vector<OrtValue*> raw(outputs_.size(), nullptr);
     OrtStatus* status = Ort::GetApi().Run(const_cast<OrtSession*>(static_cast<const OrtSession*>(session_)), nullptr,
                                           input_names.data(), inputs.data(), inputs.size(), output_names.data(),
                                           output_names.size(), raw.data());
@@ -94,7 +93,7 @@ class Graph {
   std::string path_;
   Ort::Session session_{nullptr};
   Ort::AllocatorWithDefaultOptions allocator_;
-  std::vector<std::string> inputs_, outputs_, asked_;
+  std::vector<std::string> inputs_, outputs_;
 };
 
 std::vector<std::string> split(const std::string& text) {
@@ -238,12 +237,6 @@ class Clock {
   std::chrono::steady_clock::time_point wall_ = std::chrono::steady_clock::now();
 };
 
-}  // namespace
-
-// -------------------------------------------------------------------------------------------------- Reconstructor
-
-namespace {
-
 /// An environment that sends no usage data, as Microsoft's builds do since 1.29, also of jobs on a farm. The call leaves
 /// their thread and the events of the start; the variable stops these too, if it is set before the first environment.
 Ort::Env make_environment() {
@@ -254,6 +247,8 @@ Ort::Env make_environment() {
 }
 
 }  // namespace
+
+// -------------------------------------------------------------------------------------------------- Reconstructor
 
 class Reconstructor::Implementation {
  public:

@@ -104,10 +104,10 @@ bool read_event(std::istream& file, std::string& line, std::size_t& n_lines, Eve
   return true;
 }
 
-/// A JSON list, with a function that prints one of its values.
+/// A JSON list behind other members, with a function that prints one of its values.
 template <class Values, class Print>
 void print_list(const char* name, const Values& values, const Print& print_value) {
-  std::printf("\"%s\":[", name);
+  std::printf(",\"%s\":[", name);
   const char* separator = "";
   for (const auto& value : values) {
     std::printf("%s", std::exchange(separator, ","));
@@ -121,17 +121,13 @@ void print_link(const pflow::Link& link) { std::printf("[%d,%.9g]", link.index, 
 void print(const char* name, const pflow::Time& time) { std::printf("\"%s\":[%.4f,%.4f]", name, time.cpu, time.wall); }
 
 void print_particle(const pflow::Particle& p) {
-  std::printf("{\"pdg\":%d,\"charge\":%.9g,\"energy\":%.9g,\"mass\":%.9g,\"score\":%.9g,", p.pdg, double(p.charge),
+  std::printf("{\"pdg\":%d,\"charge\":%.9g,\"energy\":%.9g,\"mass\":%.9g,\"score\":%.9g", p.pdg, double(p.charge),
               double(p.energy), double(p.mass), double(p.score));
-  if (!std::isnan(p.existence)) std::printf("\"existence\":%.9g,", double(p.existence));
+  if (!std::isnan(p.existence)) std::printf(",\"existence\":%.9g", double(p.existence));
   print_list("momentum", std::array{p.px, p.py, p.pz}, print_number);
-  std::printf(",");
   print_list("class_probability", p.class_probability, print_number);
-  std::printf(",");
   print_list("covariance", p.covariance, print_number);
-  std::printf(",");
   print_list("hits", p.hits, print_link);
-  std::printf(",");
   print_list("tracks", p.tracks, print_link);
   std::printf("}");
 }
@@ -159,7 +155,6 @@ void run(const std::string& model, const std::string& path, int repetitions, con
   const pflow::Time ready = clock.elapsed();
   std::printf("{");
   print("ready", ready);
-  std::printf(",");
   print_list("subdetectors", reconstructor.subdetectors(),
              [](const std::string& name) { std::printf("\"%s\"", name.c_str()); });
   std::printf("}\n");
@@ -183,7 +178,7 @@ void run(const std::string& model, const std::string& path, int repetitions, con
     print("decoder", reco.decoder);
     std::printf(",");
     print("refinement", reco.refinement);
-    std::printf("},");
+    std::printf("}");
     print_list("particles", reco.particles, print_particle);
     std::printf("}\n");
   }
