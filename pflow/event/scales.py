@@ -267,7 +267,7 @@ def _alone(hits: FlatHits, mine: Mask, events: Index) -> Floats:
     x, y, z = hits.position[:, rows]
     n_polar, n_azimuth = round(np.pi / GRID) + 2, round(2 * np.pi / GRID)  # two more, beyond the poles
     polar = (np.arctan2(np.hypot(x, y), z) / GRID).astype(np.int64) + 1
-    azimuth = (np.arctan2(y, x) / (2 * np.pi) * n_azimuth).astype(np.int64) % n_azimuth
+    azimuth = np.floor(np.arctan2(y, x) / (2 * np.pi) * n_azimuth).astype(np.int64) % n_azimuth
     event = np.searchsorted(events, hits.event[rows])
     part = (event * n_polar + polar) * n_azimuth + azimuth
     grid = np.bincount(part, minlength=len(events) * n_polar * n_azimuth).reshape(-1, n_polar, n_azimuth)

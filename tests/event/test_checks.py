@@ -778,6 +778,25 @@ def test_two_photons_of_one_energy_and_angle_are_no_pion(events):
     assert "photon energies" not in {check.name for check in compare(measure(many.without_truth(), photons))}
 
 
+def test_photons_are_a_pair_that_are_nearest_to_each_other(events):
+    """One of 0.4 GeV is none of them, two of 1.8 GeV make none, and neither does a third one beside two."""
+    energy, phi = np.array([3.0, 3.0, 3.0, 0.4, 0.9, 0.9]), np.array([0.0, 0.045, 0.105, -0.02, 2.0, 2.15])
+    columns = {"energy": energy, "px": energy * np.cos(phi), "py": energy * np.sin(phi), "pz": 0 * phi}
+    photons = jagged.records({"pdg": np.full(len(phi), 22)} | columns, np.array([len(phi)]))
+    assert measure(events[:1], photons).table("pairs")["mass"] == pytest.approx([0.135], rel=1e-3)
+
+
+@pytest.mark.parametrize(("n", "alone"), [(300, 1.0), (290, np.nan)])
+def test_hits_have_others_beside_them_on_both_sides_of_the_seam_in_azimuth(n, alone):
+    """A crowd, two hits beside each other in azimuth, two in polar angle, and one alone."""
+    phi = np.array([*np.zeros(n), np.pi - 0.01, 0.01 - np.pi, 2.0, 2.0, -1.0])
+    hits = {"x": 1900 * np.cos(phi), "y": 1900 * np.sin(phi), "z": np.array([*np.zeros(n + 3), 90.0, 0.0])}
+    events = Events(
+        detector=load_detector("ild_g4"), hits=make_hits(energy=[0 * phi + 1], **{k: [v] for k, v in hits.items()})
+    )
+    np.testing.assert_array_equal(measure(events).table("events")["lone hits of the ECAL"], [alone])
+
+
 def test_too_few_tracks_are_said(cld_rec):
     """By region, unless both have enough together; and of the HCAL, where only few tracks are hard enough."""
 
