@@ -185,7 +185,7 @@ def measure(events: Events, particles: ak.Array | None = None, *, targets: Mappi
     if events.tracks is not None:
         deposits = TrackDeposits.of(events, hits)
         measured |= {"tracks": _of_tracks(events), "trails": deposits.trails, "stubs": deposits.stubs}
-        measured["events"] |= _without_hits(events.detector, hits, deposits)
+        measured["events"] |= _without_hits(hits, deposits)
         busy = measured["events"]["tracks"] >= BUSY
         columns = ("event", "momentum", "energy", "all most", "without hits", "n without hits")
         measured["busy"] = {name: measured["events"][name][busy] for name in columns}
@@ -574,15 +574,14 @@ def _of_hits(events: Events, hits: FlatHits) -> dict[str, npt.NDArray[Any]]:
     }
 
 
-def _without_hits(detector: Detector, hits: FlatHits, deposits: TrackDeposits) -> dict[str, npt.NDArray[Any]]:
+def _without_hits(hits: FlatHits, deposits: TrackDeposits) -> dict[str, npt.NDArray[Any]]:
     """Momentum, GeV, and number of each event's tracks above `VERY_HARD` that enter the ECAL where there are no hits,
     or whose helix leads elsewhere than their state: hits confirm the place, and so the momentum, of all others."""
     trails, n_events = deposits.trails, len(hits.bounds) - 1
     confirmed = trails["trail"] & (trails["helix"] != 0)
     odd = ~confirmed & (deposits.momentum > VERY_HARD)
     # Nothing confirms a track that goes through the hole of an endcap.
-    x, y, z = hits.position[:, (hits.kind == ECAL) & (hits.energy > 0)]
-    hole = np.hypot(x, y)[np.abs(z) > detector.ecal_inner_z - 1.0].min(initial=np.inf)
+    hole = np.hypot(*hits.position[:2, (hits.kind == ECAL) & (hits.energy > 0)]).min(initial=np.inf)
     odd &= ~(trails["endcap"] & (np.hypot(trails["x"], trails["y"]) < hole + WIDTH["ecal"]))
     # Where half of an event's tracks have no hits, not the tracks are wrong.
     n_confirmed, n = (np.bincount(trails["event"], of, n_events) for of in (confirmed, np.ones(len(confirmed))))
@@ -597,8 +596,7 @@ def _of_tracks(events: Events) -> dict[str, npt.NDArray[Any]]:
     momentum, state = (jagged.vectors(events.tracks, field=name) for name in ("momentum", "calo_position"))
     # A chord of a circle is at most twice its radius long.
     reach = 2 * np.hypot(*momentum[:, :2].T) / (GEV_PER_TESLA_MM * abs(events.detector.b_field))
-    # A circle that passes the axis at a distance d0 reaches farther from it by as much.
-    radius = np.hypot(*state[:, :2].T) - np.abs(np.nan_to_num(tracks["d0"]))
+    radius = np.hypot(*state[:, :2].T)
     beyond = np.where(np.isfinite(radius), radius > REACH * reach, np.nan)
     table = {"event": jagged.event_index(counts), "beyond": beyond}
     if events.truth is None:

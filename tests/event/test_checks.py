@@ -521,12 +521,19 @@ def test_hits_where_none_can_be_are_said(cld_rec, change, said, not_said):
     assert not_said not in text
 
 
-@pytest.mark.parametrize(("factor", "scale", "said"), [(2.0, 0.5, set()), (1.0, 1.8, {"hadron scale", "cells"})])
-def test_energies_of_the_hcal_are_compared_with_its_scale(many, factor, scale, said):
+@pytest.mark.parametrize(
+    ("kind", "factor", "name", "scale", "said"),
+    [
+        ("hcal", 2.0, "hadron_scale", 0.5, set()),
+        ("hcal", 1.0, "hadron_scale", 1.8, {"hadron scale", "cells"}),
+        ("ecal", 0.5, "electron_scale", 2.0, set()),
+    ],
+)
+def test_energies_are_compared_with_the_scales_of_the_detector(many, kind, factor, name, scale, said):
     """Twice the energy is another calibration, which the right scale takes back."""
-    events = energy(factor, "hcal")(many[:60])
-    events = dataclasses.replace(events, detector=with_parts(events.detector, "hcal", hadron_scale=scale))
-    assert problems(events) & {"cells", "hadron scale"} == said
+    events = energy(factor, kind)(many[:60])
+    events = dataclasses.replace(events, detector=with_parts(events.detector, kind, **{name: scale}))
+    assert problems(events) & {"cells", "hadron scale", "photons", "response of hadrons"} == said
 
 
 def some(share):
@@ -587,6 +594,12 @@ TO_HAVE = r"events are expected to have"
 )
 def test_what_shows_in_many_events_is_said(many, n, change, said):
     assert re.search(said, text := said_of(change(many[:n]))), text
+
+
+@pytest.mark.parametrize("hole", [900.0, 9000.0])
+def test_a_wide_hole_of_the_endcaps_or_no_ecal_makes_no_track_wrong(many, hole):
+    events = without_part("ecal", lambda hits: np.hypot(*jagged.vectors(hits, field="position").T[:2]) < hole)(many)
+    assert not measure(events).table("busy")["n without hits"].any()
 
 
 def test_tracks_of_many_events_are_looked_at_and_right(many):
@@ -737,12 +750,13 @@ def test_scales_of_many_events_are_thinned_evenly(cld_rec, monkeypatch):
 
 def test_energies_of_particles_are_compared_with_hits_and_tracks(cld_rec):
     particles = cld_rec.reference
-    for wrong, said in (
-        (1.0, ""),
-        (0.5, r"particles have .* GeV, hits .* GeV, tracks"),
-        (30.0, r"particles of entries 0 to 4, but muons, have up to \d+ GeV, their hits up to \d+"),
+    for wrong, code, said in (
+        (1.0, 211, ""),
+        (0.5, 211, r"particles have .* GeV, hits .* GeV, tracks"),
+        (30.0, 211, r"particles of entries 0 to 4, but muons, have up to \d+ GeV, their hits up to \d+"),
+        (30.0, -13, r"particles of entries 0 to 4 have up to \d+ GeV, their hits and tracks up to \d+"),
     ):
-        scaled = ak.with_field(particles, wrong * particles.energy, "energy")
+        scaled = ak.with_field(ak.with_field(particles, wrong * particles.energy, "energy"), code, "pdg")
         text = problems_of(compare(measure(cld_rec, scaled)))
         assert re.match(said, text) if said else not text
     scaled = ak.with_field(particles, np.where(np.arange(5) == 3, 20.0, 1.0) * particles.energy, "energy")
@@ -972,12 +986,14 @@ def test_tracks_are_followed_only_as_far_as_the_detector_is_described(cld_rec, k
     """A track has no second layer in crystals, and hits of an HCAL whose face is not described have no depth."""
     lengths = dict.fromkeys(("hcal_inner_radius", "hcal_inner_z")) if kind == "hcal" else {}
     detector = with_parts(cld_rec.detector, kind, lengths, **change)
+    detector = with_parts(detector, "muon", inner_radius=None, inner_z=None)
     scales = measure(dataclasses.replace(cld_rec, detector=detector), targets={})
     trails = scales.table("trails")
     assert trails["trail"].mean() > 0.9
     assert np.nanmean(trails["layers"]) == pytest.approx(1.0, abs=0.05)
     assert kind == "ecal" or np.isnan(trails["behind"]).all()
     assert not {"entries", "lost hits", "HCAL"} & {check.name for check in compare(scales) if not check.good}
+    assert not scales.table("events")["no muon hits"].any()
 
 
 @pytest.mark.slow
