@@ -8,6 +8,7 @@ import uproot
 
 from pflow.errors import ConfigError, InputError
 from pflow.event.events import Reconstruction
+from pflow.event.schema import make_links
 from pflow.io.edm4hep.podio import collection_id, open_podio
 from pflow.io.edm4hep.reader import Edm4hepReader
 from pflow.io.edm4hep.writer import Edm4hepRecoWriter
@@ -43,6 +44,7 @@ def records(file: Any, name: str) -> ak.Array:
 def test_reading_returns_the_written_particles(source, written, reconstruct, same_reco):
     for name, (out, made, _) in {"PFlow": written, "Mine": reconstruct(source, chunk=2, name="Mine")}.items():
         assert same_reco(read_reco(out, name=name), made)
+        assert read_reco(out, name=name, links="left out").hit_links is None
         assert read_provenance(out) == {"who": "me", "flagged": {"MAX_PARTICLES": 1}}
 
 
@@ -62,8 +64,12 @@ def test_optional_parts_stay_absent(source, reconstruct, same_reco):
 
 
 def test_candidates_are_a_collection_of_their_own(source, reconstruct, same_reco):
+    tracks = make_links(source=[[1, 0], []], particle=[[2, 2], []], weight=[[0.75, 0.25], []], normalise=False)
+    change = {"candidates": lambda made: made.particles[:, ::-1], "track_links": lambda _: tracks}
     out, made, _ = reconstruct(
-        source, change=lambda made: dataclasses.replace(made, candidates=made.particles[:, ::-1]), candidates=True
+        source,
+        change=lambda made: dataclasses.replace(made, **{name: of(made) for name, of in change.items()}),
+        candidates=True,
     )
     read_back = read_reco(out)
     assert same_reco(read_back, made)
@@ -71,6 +77,7 @@ def test_candidates_are_a_collection_of_their_own(source, reconstruct, same_reco
     with uproot.open(out) as file:
         n = ak.num(made.candidates).to_list()
         assert [len(particles) for particles in objects(file, "PFlowCandidates.energy")] == n
+        assert objects(file, "PFlowTrackWeights") == [[0.75, 0.25], []]  # the largest of a particle first
         ids = records(file, "_PFlowCandidatesParticleID_particle").collectionID
         assert set(ak.flatten(ids)) == {collection_id("PFlowCandidates")}
 
@@ -115,7 +122,8 @@ def test_references_clusters_and_probabilities_of_particles(written):
     numbers = ak.concatenate([made.particles.scores, made.particles.existence[:, :, np.newaxis]], axis=2)
     assert objects(file, "_PFlowParticleID_parameters") == ak.flatten(numbers, axis=2).to_list()
     pid = objects(file, "PFlowParticleID")[0]
-    assert [hypothesis["PDG"] for hypothesis in pid] == [111, 22, 11]
+    assert [(hypothesis["PDG"], hypothesis["type"]) for hypothesis in pid] == [(111, 1), (22, 2), (11, 3)]
+    assert [hypothesis["likelihood"] for hypothesis in pid] == made.particles.score[0].to_list()
     assert ranges(pid, "parameters") == [(0, 6), (6, 12), (12, 18)]
     references = [{"index": i, "collectionID": collection_id("PFlow")} for i in range(3)]
     assert objects(file, "_PFlowParticleID_particle")[0] == references
@@ -176,7 +184,9 @@ def test_an_input_that_is_not_copied_has_its_hits_and_tracks_written(write, cont
     assert same_reco(read_reco(out), made)
     file = uproot.open(out)
     names = ("EventHeader", "PFlow", "PFlowCaloHits", "PFlowClusters", "PFlowHitWeights", "PFlowParticleID")
-    assert [info.name for info in open_podio(out).infos()] == [*names, "PFlowTrackWeights", "PFlowTracks"]
+    infos = open_podio(out).infos()
+    assert [info.name for info in infos] == [*names, "PFlowTrackWeights", "PFlowTracks"]
+    assert {info.schema_version for info in infos if info.data_type.startswith("podio")} == {1}
     assert [event[0]["eventNumber"] for event in objects(file, "EventHeader")] == events.event.tolist()
     ids = {reference["collectionID"] for event in objects(file, "_PFlowClusters_hits") for reference in event}
     assert ids == {collection_id("PFlowCaloHits")}
@@ -194,6 +204,9 @@ def test_hits_and_tracks_of_another_schema_are_written_as_collections(reconstruc
     assert hits.energy.to_list() == events.hits.energy.to_list()
     assert hits["position.x"].to_list() == events.hits.position.x.to_list()
     assert hits["type"].to_list() == events.hits.subdetector.to_list()
+    clusters = records(written, "PFlowClusters")
+    theta = np.arctan2(np.hypot(clusters["position.x"], clusters["position.y"]), clusters["position.z"])
+    assert ak.sum(abs(clusters.iTheta - theta) < 0.1) == 3  # of six; the others are hadrons
     assert events.tracks is not None
     states = records(written, "_PFlowTracks_trackStates")
     assert ak.num(states).to_list() == (2 * ak.num(tracks)).to_list()
