@@ -626,6 +626,7 @@ def _energies(part: Calorimeter, hits: Table) -> Iterator[Check]:
             factor *= 1.6
         text = f"a fifth of the hits of {part.name} have less than {low.value:.2g} GeV, expected"
         text += f" {expected:.2g} GeV in layers of {length:g} radiation lengths"
+        text += "" if scale == 1 else f" with {'electron' if part.kind == 'ecal' else 'hadron'}_scale {scale:g}"
         yield Check("cells", expected / factor - step < low.value < expected * factor + step, text)
 
     # Groups of hits that are alike; layers are so by radiation lengths, if these are described.
@@ -724,15 +725,17 @@ def _places(part: Calorimeter, hits: Table) -> Iterator[Check]:
     text = f"{on:.0%} of the hits of {part.name} have the layer of their depth: encoding or pitch is wrong"
     text += f" (measured: {layer_pitches(depth, layer)[0][1]:.3g} mm, described: {part.layers[0].pitch:g} mm)"
     yield Check("layers", on >= ON_LAYERS, text)
-    text = f"hits of {part.name} have layer numbers up to {layer.max()}, described: {len(edges) - 1} layers"
-    yield Check("layers", layer.max() - first < len(edges) - 1, text)
+    # Numbers are at least 0, and the hits' smallest is of a described layer.
+    offset, n_layers = first - int(np.clip(first, 0, layer.min())), len(edges) - 1
+    text = f"hits of {part.name} have layer numbers up to {layer.max()}, described: {n_layers} layers"
+    yield Check("layers", layer.max() - max(first, 0) < n_layers, text)
     if on < ON_LAYERS:
         return
-    # Numbers are at least 0, and the hits' smallest is of a described layer.
-    offset = first - int(np.clip(first, 0, layer.min()))
     lie = f"begin {abs(offset)} {'before' if offset > 0 else 'behind'} the described ones"
-    yield Check("layers", abs(offset) <= 1, f"layers of {part.name} {lie}: {face} is wrong")
-    dead = _dead_layers(layer - first, hits["event"][numbered], len(edges) - 1)
+    # One layer off may be how they are counted, but not where hits lie behind the last one.
+    good = abs(offset) <= 1 and (first >= 0 or layer.max() - first < n_layers)
+    yield Check("layers", good, f"layers of {part.name} {lie}: {face} is wrong")
+    dead = _dead_layers(layer - first, hits["event"][numbered], n_layers)
     for begin, end, beside in dead if abs(offset) <= 1 else ():
         text = f"no hits of {part.name} are in layers {begin + first} to {end + first}"
         yield Check("dead parts", False, f"{text}, and {beside} in one beside these: dead, or not in the file")
