@@ -10,6 +10,7 @@ import dataclasses
 import functools
 import json
 import platform
+import re
 import typing
 import warnings
 from collections.abc import Mapping, Sequence
@@ -178,6 +179,10 @@ class _Loader(yaml.SafeLoader):
                 raise yaml.constructor.ConstructorError(problem=f"'{key.value}' twice", problem_mark=key.start_mark)
             names.add(key.value)
         return super().construct_mapping(node, deep)
+
+
+# YAML 1.1 wants a point in 5.0e-5.
+_Loader.add_implicit_resolver("tag:yaml.org,2002:float", re.compile(r"[-+]?\d+e[-+]?\d+$", re.I), list("-+0123456789"))
 
 
 @functools.lru_cache(maxsize=64)

@@ -722,7 +722,8 @@ def _places(part: Calorimeter, hits: Table) -> Iterator[Check]:
     shift = layer - (np.searchsorted(edges, depth, side="right") - 1)
     frequency = np.bincount(shift - shift.min())
     first, on = int(frequency.argmax() + shift.min()), np.convolve(frequency, np.ones(3)).max() / len(shift)
-    text = f"{on:.0%} of the hits of {part.name} have the layer of their depth: encoding or pitch is wrong"
+    shape = "" if part.region == "endcap" else ", sides, phase"
+    text = f"{on:.0%} of the hits of {part.name} have the layer of their depth: encoding{shape} or pitch is wrong"
     text += f" (measured: {layer_pitches(depth, layer)[0][1]:.3g} mm, described: {part.layers[0].pitch:g} mm)"
     yield Check("layers", on >= ON_LAYERS, text)
     # Numbers are at least 0, and the hits' smallest is of a described layer.

@@ -170,6 +170,9 @@ class Calorimeter:
         lengths = ("inner_radius", "inner_z", "cell_size")
         check_options(self, where, length, lambda size: size is None or 0 < size < math.inf, *lengths)
         check_options(self, where, "at least 3, or 0 for a cylinder", lambda n: n == 0 or n >= 3, "sides")
+        check_options(self, where, "an angle in rad, up to 2 pi", lambda angle: abs(angle) <= 2 * math.pi, "phase")
+        energy = "an energy in GeV of at least 0"
+        check_options(self, where, energy, lambda e: e is None or 0 <= e < math.inf, "sim_threshold")
         for name, kind in (("hadron_scale", "hcal"), ("electron_scale", "ecal")):
             if getattr(self, name) not in (None, 1) and self.kind != kind:
                 raise ConfigError(f"{where}: {name} is for an {kind.upper()}, not for kind '{self.kind}'")
@@ -187,9 +190,9 @@ class Calorimeter:
         # A scale without meaning for the kind of calorimeter is ignored when descriptions are compared.
         object.__setattr__(self, "hadron_scale", self.hadron_scale if self.kind == "hcal" else None)
         object.__setattr__(self, "sim_scale", self.sim_scale if self.sim_collections else None)
-        times, deep = "two times in ns, the earlier first", "a layer and a factor"
+        times, deep = "two times in ns, the earlier first", "a layer and a factor above 0"
         check_options(self, where, times, lambda w: w is None or (len(w) == 2 and w[0] < w[1]), "sim_time_window")
-        check_options(self, where, deep, lambda scale: scale is None or len(scale) == 2, "sim_deep_scale")
+        check_options(self, where, deep, lambda s: s is None or (len(s) == 2 and 0 < s[1] < math.inf), "sim_deep_scale")
 
     @property
     def n_layers(self) -> int:
@@ -277,6 +280,12 @@ class Detector:
             raise ConfigError(f"detector '{self.name}' has no calorimeters")
         if len(set(names)) != len(names):
             raise ConfigError(f"detector '{self.name}' names a calorimeter twice: {', '.join(names)}")
+        for field in ("collections", "sim_collections"):
+            collections = [name for part in self.calorimeters for name in getattr(part, field)]
+            for name in collections:
+                if collections.count(name) > 1:
+                    text = f"{field} name '{name}' twice, whose hits would count twice"
+                    raise ConfigError(f"detector '{self.name}': {text}")
         where, lengths = f"detector '{self.name}'", ("ecal_inner_radius", "ecal_inner_z", "ecal_outer_radius")
         check_options(self, where, "a field in T, not 0", lambda b: b and math.isfinite(b), "b_field")
         check_options(self, where, "a length in mm above 0", lambda size: 0 < size < math.inf, *lengths)
