@@ -774,11 +774,10 @@ def _dead_parts(scales: Scales, detector: Detector) -> Iterator[Check]:
     sector, side = _sector(hits["x"], hits["y"]), SECTORS + (hits["z"] > 0)
     for region in ("barrel", "endcap"):
         inside = np.array([part.region == region for part in detector.calorimeters])[number]
-        n_events = np.stack(  # with hits in a sector and on a side, by kind
-            [
-                sum(_n_events(group[mine], event[mine], len(where)) for group in (sector, side))
-                for mine in (np.flatnonzero(inside & (kind == of_kind)) for of_kind in (ECAL, HCAL))
-            ]
+        rows = [np.flatnonzero(inside & (kind == of_kind)) for of_kind in (ECAL, HCAL)]
+        # With hits in a sector, and on a side.
+        n_events = np.stack(
+            [sum(_n_events(of[mine], event[mine], len(where)) for of in (sector, side)) for mine in rows]
         )
         for own in (ECAL, HCAL):
             expected = n_events[1 - own] * n_events[own].sum() / max(n_events[1 - own].sum(), 1.0)

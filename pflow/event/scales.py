@@ -131,13 +131,8 @@ class Scales:
             kept = entry % step == 0
             tables[name] = joined if kept.all() else {column: values[kept] for column, values in joined.items()}
             steps[name] = step
-        return Scales(
-            detectors=tuple(dict.fromkeys([*self.detectors, *other.detectors])),
-            tables=tables,
-            steps=steps,
-            n_events=self.n_events + other.n_events,
-            paths=paths,
-        )
+        detectors = tuple(dict.fromkeys([*self.detectors, *other.detectors]))
+        return Scales(detectors, tables, steps, self.n_events + other.n_events, paths)
 
     @property
     def detector(self) -> Detector | None:
@@ -208,13 +203,12 @@ def _by_part(
     detector: Detector, hits: FlatHits, chosen: Any, /, **values: npt.NDArray[Any]
 ) -> dict[str, npt.NDArray[Any]]:
     """Sums of values of the chosen hits in each event and calorimeter, as a column ``{name} {calorimeter}`` of each."""
-    n, parts = len(hits.bounds) - 1, detector.calorimeters
+    n, parts, table = len(hits.bounds) - 1, detector.calorimeters, dict[str, npt.NDArray[Any]]()
     cell = hits.event[chosen] * len(parts) + hits.part[chosen]
-    sums = {
-        name: np.bincount(cell, weights=of, minlength=n * len(parts)).reshape(n, len(parts))
-        for name, of in values.items()
-    }
-    return {f"{name} {part.name}": of[:, i] for name, of in sums.items() for i, part in enumerate(parts)}
+    for name, of in values.items():
+        sums = np.bincount(cell, of, n * len(parts)).reshape(n, len(parts))
+        table |= {f"{name} {part.name}": sums[:, i] for i, part in enumerate(parts)}
+    return table
 
 
 def _of_events(events: Events, hits: FlatHits, particles: ak.Array | None) -> dict[str, npt.NDArray[Any]]:
@@ -532,10 +526,8 @@ def _of_cells(events: Events, hits: FlatHits) -> dict[str, npt.NDArray[Any]]:
     pairs = np.sort(cell * n + hits.event[hot])
     fires = pairs[np.diff(pairs, prepend=-1) > 0] // n  # of each cell and event once
     always = hot[2 * np.bincount(fires)[cell] > n_events] if len(hot) else hot
-    sums |= {
-        name: np.bincount(hits.event[of], hits.energy[of], n) for name, of in (("absurd", absurd), ("always", always))
-    }
-    return sums | {"always": np.where(n_events >= MIN_HOT, sums["always"], np.nan)}
+    sums["absurd"], sums["always"] = (np.bincount(hits.event[of], hits.energy[of], n) for of in (absurd, always))
+    return sums if n_events >= MIN_HOT else sums | {"always": np.full(n, np.nan)}
 
 
 def _of_hits(events: Events, hits: FlatHits) -> dict[str, npt.NDArray[Any]]:
@@ -563,15 +555,9 @@ def _of_hits(events: Events, hits: FlatHits) -> dict[str, npt.NDArray[Any]]:
                 neighbour[fullest] = KDTree(place).query(place, k=2)[0][:, 1]
                 chosen[fullest] = True
     some = hits.take(rows := np.flatnonzero(chosen))
-    return {
-        "event": some.event,
-        "part": some.part,
-        "energy": some.energy,
-        "depth": some.depth,
-        **dict(zip("xyz", some.position, strict=True)),
-        **{name: columns[name][rows] for name in ("layer", "time")},
-        "neighbour": neighbour[rows],
-    }
+    table = {name: getattr(some, name) for name in ("event", "part", "energy", "depth")}
+    table |= dict(zip("xyz", some.position, strict=True)) | {"neighbour": neighbour[rows]}
+    return table | {name: columns[name][rows] for name in ("layer", "time")}
 
 
 def _without_hits(hits: FlatHits, deposits: TrackDeposits) -> dict[str, npt.NDArray[Any]]:
@@ -608,21 +594,14 @@ def _of_tracks(events: Events) -> dict[str, npt.NDArray[Any]]:
     table["linked"] = linked
     of = np.where(linked, of + jagged.offsets(jagged.count(events.truth))[:-1][table["event"]], 0)
     true = {name: np.append(values, 0)[of] for name, values in truth.items()}  # one more: there may be no particle
-    along = np.stack([true[axis] for axis in ("px", "py", "pz")], axis=1).astype(np.float64)
+    along = np.stack([true[axis] for axis in PXYZ], axis=1).astype(np.float64)
+    angle, true_p = angle_between(momentum, along), np.linalg.norm(along, axis=1)
     # Electrons radiate, and particles that were left out have no energy.
     linked = linked & (np.abs(true["pdg"]) != ELECTRON) & (true["energy"] > 0)
-    hard = linked & (np.linalg.norm(along, axis=1) > MIN_MOMENTUM)
+    hard, very_hard = (linked & (true_p > least) for least in (MIN_MOMENTUM, HARD_TRACK))
     with np.errstate(divide="ignore", invalid="ignore"):
         ratio = np.hypot(*momentum[:, :2].T) / np.hypot(*along[:, :2].T)
-    angle, true_p = angle_between(momentum, along), np.linalg.norm(along, axis=1)
     right = (np.abs(ratio - 1) < OFF_BY[0]) & (angle < OFF_BY[1]) & (tracks["charge"] * true["charge"] >= 0)
-    return (
-        table
-        | dict(zip("xyz", along.T, strict=True))
-        | {
-            "pt_ratio": np.where(linked, ratio, np.nan),
-            "angle": np.where(hard, angle, np.nan),
-            "right": np.where(hard, right, np.nan),
-            "hard right": np.where(linked & (true_p > HARD_TRACK), right, np.nan),
-        }
-    )
+    table |= dict(zip("xyz", along.T, strict=True)) | {"pt_ratio": np.where(linked, ratio, np.nan)}
+    table |= {"angle": np.where(hard, angle, np.nan), "right": np.where(hard, right, np.nan)}
+    return table | {"hard right": np.where(very_hard, right, np.nan)}
