@@ -598,7 +598,7 @@ def test_what_shows_in_many_events_is_said(many, n, change, said):
 
 @pytest.mark.parametrize("hole", [900.0, 9000.0])
 def test_a_wide_hole_of_the_endcaps_or_no_ecal_makes_no_track_wrong(many, hole):
-    events = without_part("ecal", lambda hits: np.hypot(*jagged.vectors(hits, field="position").T[:2]) < hole)(many)
+    events = without_part("ecal", lambda of: np.hypot(of[PLACE[0]], of[PLACE[1]]) < hole)(many)
     assert not measure(events).table("busy")["n without hits"].any()
 
 

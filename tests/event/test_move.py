@@ -374,7 +374,7 @@ def test_a_detector_that_does_not_say_its_cells_is_refused_with_both_remedies(zq
 
 def test_layers_of_two_calorimeters_behind_each_other_have_no_one_number(zqq):
     *others, endcap = zqq.detector.calorimeters
-    tail = dataclasses.replace(endcap, name="tail_catcher")
+    tail = dataclasses.replace(endcap, name="tail_catcher", collections=("Tail",), sim_collections=())
     both = dataclasses.replace(zqq.detector, calorimeters=(*others, endcap, tail))
     assert Move(layers=2).detector(both)
     with pytest.raises(ConfigError, match="hcal_endcap and tail_catcher are in one region"):
