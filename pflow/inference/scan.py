@@ -492,22 +492,18 @@ def _limits(model: TrainedModel, detector: Detector, nominal: Detector, point: S
         limits.append(Limit("outside", f"the model was trained on detector '{model.tokeniser.detector.name}' alone"))
     if config.merge is None or point.kind != "point":
         return limits
-    merge = config.merge
-    sizes = {
-        ("ecal", CELL): merge.ecal_mm,
-        ("hcal", CELL): merge.hcal_mm,
-        ("ecal", LAYER): merge.depth,
-        ("hcal", LAYER): merge.depth / 10,
-    }
-    with contextlib.suppress(ConfigError):  # a calorimeter is not described
-        before, after = measures(nominal), measures(moved)
-        for (kind, text), merged in sizes.items():
+    try:
+        before, after, merge = measures(nominal), measures(moved), config.merge
+    except ConfigError as error:
+        return [*limits, Limit("merged", f"what is merged before the encoder is not known: {error}")]
+    for kind, cells, depth in (("ecal", merge.ecal_mm, merge.depth), ("hcal", merge.hcal_mm, merge.depth / 10)):
+        for text, merged in ((CELL, cells), (LAYER, depth)):
             name = text.format(kind.upper(), LENGTH[kind])
             values = [*before.get(name, ()), *after.get(name, ())]
             if len(values) == 4 and not _same(values[:2], values[2:]) and min(values) < merged:
                 different = ", ".join(dict.fromkeys(f"{value:.4g}" for value in values))
-                text = f"{name} {different}: what is below {merged:g} is merged before the encoder"
-                limits.append(Limit("merged", text, kind))
+                said = f"{name} {different}: what is below {merged:g} is merged before the encoder"
+                limits.append(Limit("merged", said, kind))
     return limits
 
 
