@@ -498,6 +498,8 @@ class Reconstruction(EventLists):
             part = getattr(self, field)
             if part is not None and len(part) != len(self.particles):
                 raise ValueError(f"{field} has {len(part)} events, particles have {len(self.particles)}")
+        if missing := {"pdg", "charge"} - set(ak.fields(self.particles)):
+            raise ValueError(f"particles lack {', '.join(sorted(missing))}: pflow.make_particles makes records")
 
     def _summary(self) -> str:
         return f"{super()._summary()} by {self.name}"

@@ -173,7 +173,10 @@ def quantities_of(part: str) -> dict[str, str]:
 
 def _counts(part: str, quantities: Mapping[str, Any]) -> Index:
     """Objects in each event; a ValueError if quantities differ in them, which would move numbers between events."""
-    numbers = {name: jagged.count(values) for name, values in quantities.items() if values is not None}
+    try:
+        numbers = {name: jagged.count(values) for name, values in quantities.items() if values is not None}
+    except (IndexError, TypeError) as error:
+        raise ValueError(f"{part.replace('_', ' ')}: expected lists of numbers, [event, object]") from error
     first, counts = next(iter(numbers.items()))
     for name, theirs in numbers.items():
         if not np.array_equal(theirs, counts):
