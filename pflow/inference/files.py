@@ -151,7 +151,7 @@ def executor_for(worker: Worker, cluster: str | None) -> Iterator[Executor]:
 
     Processes need pflow, and checkpoint and inputs under the same paths. If a process dies, another repeats its chunks;
     a chunk that kills several processes raises an `InputError`. Chunks wait while there are no processes. ConfigError:
-    the cluster does not answer, or is lost.
+    the cluster does not answer. PflowError: it was lost, and no other chunk can be done.
     """
     if cluster is None:
         yield Executor(submit=lambda chunk: functools.partial(worker.run, chunk), in_flight=lambda: 1)
@@ -171,7 +171,7 @@ def executor_for(worker: Worker, cluster: str | None) -> Iterator[Executor]:
             text += "memory: reduce max_hits (an event of 30,000 hits takes 3 GB), chunk_size or batch_size"
             raise InputError(text, file=chunk.path, entry=chunk.start) from error
         except (CancelledError, CommClosedError) as error:
-            raise ConfigError(f"the cluster was lost: {first_line(error)}") from error
+            raise PflowError(f"the cluster was lost: {first_line(error)}") from error
         return result
 
     with ExitStack() as stack:

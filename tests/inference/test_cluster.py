@@ -5,7 +5,7 @@ from unittest.mock import Mock
 import pytest
 
 from pflow.data.dataset import Chunk
-from pflow.errors import ConfigError, InputError
+from pflow.errors import ConfigError, InputError, PflowError
 from pflow.event.events import BadEntriesWarning
 from pflow.inference.files import entries_of_a_chunk, executor_for, reconstruct_files
 from pflow.inference.scan import scan
@@ -90,7 +90,7 @@ def test_small_files_are_divided_among_processes(cluster, n_entries, expected):
     ("error", "raised", "message"),
     [
         (distributed.KilledWorker("task", None, 3), InputError, r"in\.root, entry 8: entries 8 to 11 ended several"),
-        (distributed.CancelledError("gone"), ConfigError, "the cluster was lost: CancelledError"),
+        (distributed.CancelledError("gone"), PflowError, "the cluster was lost: CancelledError"),
     ],
 )
 def test_a_chunk_that_ends_every_process_and_a_lost_scheduler_are_said(monkeypatch, error, raised, message):
@@ -98,8 +98,9 @@ def test_a_chunk_that_ends_every_process_and_a_lost_scheduler_are_said(monkeypat
     monkeypatch.setattr("dask.distributed.Client", lambda *_, **__: Mock(__enter__=lambda _: client, __exit__=Mock()))
     with executor_for(Mock(), "tcp://scheduler") as executor:
         result = executor.submit(Chunk("in.root", 8, 12))
-        with pytest.raises(raised, match=message):
+        with pytest.raises(raised, match=message) as told:
             result()
+        assert told.type is raised  # no option is wrong
 
 
 def test_threads_of_one_process_give_what_one_gives(random_checkpoint, sample_dir, tmp_path, same_reco, threads):
