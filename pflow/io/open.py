@@ -250,8 +250,7 @@ class EventFile:
         ConfigError
             Another `on_error`, or a negative `start`.
         """
-        if on_error not in ("raise", "skip"):
-            raise ConfigError(f"on_error is '{on_error}', expected 'raise' or 'skip'")
+        check_choice(on_error, ("raise", "skip"), "on_error")
         check_type(truth, bool, "truth, True or False")
         try:
             events, refused, left_out = self.read_all(start, stop, truth=truth, strict=on_error == "raise")

@@ -95,9 +95,7 @@ def parse_variations(texts: Sequence[str]) -> dict[str, tuple[float, ...]]:
             raise ConfigError(f"--vary: {name} is given twice")
         if name in REFUSED:
             raise ConfigError(f"cannot vary {name}: {REFUSED[name]}")
-        if name not in PARAMETERS:
-            expected, close = ", ".join(PARAMETERS), nearest(name, PARAMETERS)
-            raise ConfigError(f"--vary: no parameter '{name}', expected one of {expected}", suggestions=close)
+        check_choice(name, PARAMETERS, "parameter of --vary")
         kind = PARAMETERS[name].kind
         for word in map(str.strip, given.split(",")):
             try:

@@ -181,7 +181,7 @@ def test_a_range_of_entries_is_read_and_anything_else_refused(write, four, toy):
         for start, stop in ((-1, None), (0, -1), (0, 2.7)):
             with pytest.raises(ConfigError, match="counted from 0"):
                 file.read(start, stop)
-        with pytest.raises(ConfigError, match="'raise' or 'skip'"):
+        with pytest.raises(ConfigError, match="no on_error 'ignore': expected one of raise, skip"):
             file.read(on_error="ignore")
     with pytest.raises(ConfigError, match="is closed: read it inside of its with block"):
         file.read()

@@ -47,7 +47,7 @@ def test_values_are_read_and_each_parameter_sets_fields_of_a_move():
 @pytest.mark.parametrize(
     ("texts", "message"),
     [
-        (["cell=1,2"], "no parameter 'cell'.*nearest matches: .*cells"),
+        (["cell=1,2"], "no parameter of --vary 'cell'.*nearest matches: .*cells"),
         (["cells=1,half"], "expected whole numbers, with commas between them, found 'half'"),
         (["cells=1", "cells=2"], "given twice"),
         (["radius=1500"], "simulate the other detector"),
