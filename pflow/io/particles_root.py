@@ -204,7 +204,8 @@ class RecoWriter(OutputWriter):
         Where the particles come from, if it is to be stored; plain data, as JSON can hold. ``flagged``, the number of
         events with each flag, and `Reconstruction.trained_with` are added where there are any.
     name
-        Name of the collection of particles, the prefix of its branches.
+        Name of the collection of particles, the prefix of its branches. It is their name when they are read again; the
+        reconstructions' own names are not stored.
     inputs, force
         As of `pflow.io.atomic.check_output`.
 
