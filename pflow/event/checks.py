@@ -636,12 +636,10 @@ def _energies(part: Calorimeter, hits: Table) -> Iterator[Check]:
     said = [text for where, inside in groups.items() if (text := _ratio(energy, inside, event, where, GROUP_SCALE))]
     edges, lengths = _edges(part)
     by_length = bool(len(lengths) and np.isfinite(lengths).all() and np.isfinite(hits["depth"]).all())
-    if by_length:
-        each = energy / lengths[np.clip(np.searchsorted(edges, hits["depth"]) - 1, 0, len(lengths) - 1)]
-        order = np.argsort(each)
-        each, layer, event = each[order], layer[order], event[order]
-    else:
-        each = energy
+    number = np.clip(np.searchsorted(edges, hits["depth"]) - 1, 0, len(lengths) - 1)
+    each = energy / lengths[number] if by_length else energy
+    order = np.argsort(each)
+    each, layer_of, event_of = each[order], layer[order], event[order]
     for ranges, most, least in (
         (RANGES, RANGE_SCALE, MIN_EVENTS_SCALED),
         ({f"in layer {n:g}": (n, n + 1) for n in np.unique(layer)}, LAYER_SCALE, 1),
@@ -649,8 +647,8 @@ def _energies(part: Calorimeter, hits: Table) -> Iterator[Check]:
         for where, (begin, end) in ranges.items():
             # The last layers of an HCAL are as those before.
             unknown = GROUP_SCALE if part.kind == "hcal" and end > part.n_layers else UNKNOWN_SCALE
-            inside, limit = (layer >= begin) & (layer < end), most if by_length else unknown
-            if text := _ratio(each, inside, event, where, limit, least):
+            inside, limit = (layer_of >= begin) & (layer_of < end), most if by_length else unknown
+            if text := _ratio(each, inside, event_of, where, limit, least):
                 said.append(text)
     lengths_too = " (per radiation length as described)" if by_length else ""
     yield Check("cells", not said, f"hits of {part.name} have {', '.join(said)}{lengths_too}")
