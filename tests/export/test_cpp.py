@@ -151,7 +151,7 @@ def test_what_the_model_does_not_read_need_not_be_known(run, tmp_path):
 
 
 def test_a_text_that_is_no_event_and_a_missing_folder_are_errors(error_of, toy, tmp_path):
-    assert "encoder.onnx: there is no such file" in error_of(tmp_path / "none")
+    assert "encoder.onnx: there is no such file; expected the folder" in error_of(tmp_path / "none")
     assert "line 3: expected event, hit or track, found 'shower 3'" in error_of(toy, f"event\n{HIT}shower 3\n")
     assert "line 2: expected a number" in error_of(toy, "event\nhit 3 4\n")
 

@@ -29,7 +29,7 @@ namespace {
 class Graph {
  public:
   Graph(const Ort::Env& env, const std::filesystem::path& path, int threads) : path_(path.string()) {
-    if (!std::filesystem::exists(path)) throw Error(path_, "there is no such file");
+    if (!std::filesystem::exists(path)) throw Error(path_, "there is no such file; expected the folder of pflow export");
     try {
       Ort::SessionOptions options;
       options.SetIntraOpNumThreads(std::max(threads, 0));  // it takes memory without end for -5
