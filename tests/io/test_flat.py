@@ -109,6 +109,11 @@ class TestSomebodyElsesNtuple:
         assert events.hits.energy.to_list() == [[1.0, 0.25], []]
         assert events.hits.position.x.to_list() == [[1800.0, 1810.0], []]
 
+    @pytest.mark.parametrize(("values", "n"), [([[1, 0, 0], [4, 0, 0]], [1, 1]), ([[1, 2, 3], [1, 2, 3]], [3, 1])])
+    def test_arrays_of_zeros_or_of_equal_entries_are_read(self, opened, values, n):
+        arrays = dict.fromkeys(HITS.values(), np.array(values, np.float32)) | {"nhits": np.array(n, np.uint8)}
+        assert opened(arrays).read(0, 2).hits.energy.to_list() == values
+
     @pytest.mark.parametrize(
         ("names", "codes", "subdetectors"),
         [({7: "hcal_barrel", 20: "ecal_endcap"}, [20, 7], [1, 2]), (None, [3, 1], [3, 1])],
@@ -363,10 +368,12 @@ def test_tracks_without_a_place_at_the_calorimeter_are_followed_there(sample_dir
     # From beside the axis, on the side that d0 says.
     with uproot.recreate(tmp_path / "beside.root") as copy:
         beside = {name: table[name] for name in table.fields if not name.startswith("track.calo")}
-        copy.mkrntuple("events", {**beside, "track.d0": ak.full_like(table["track.px"], 2.0)})
+        place = {f"track.{name}": ak.full_like(table["track.px"], value) for name, value in (("d0", 2.0), ("z0", 2.0))}
+        copy.mkrntuple("events", beside | place)
     off = read_events(tmp_path / "beside.root", layout="g4").tracks.calo_position - tracks.calo_position
     side = ak.flatten((off.y * np.cos(tracks.phi) - off.x * np.sin(tracks.phi))[tracks.momentum.mag > 3.0])
     assert np.median(side) == pytest.approx(2.0, rel=0.1)
+    assert np.median(ak.flatten(off.z)) > 1.0  # most enter the barrel, of 2 mm and what they bend
 
     # So are single ones whose state is not set.
     with uproot.recreate(tmp_path / "some.root") as copy:
