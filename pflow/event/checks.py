@@ -708,7 +708,8 @@ def _places(part: Calorimeter, hits: Table) -> Iterator[Check]:
         return
     outside, face = ((depth < -PLACE) | (depth > edges[-1] + PLACE)).mean(), FACES[part.region]
     text = f"{outside:.0%} of the hits of {part.name} lie outside of it: {face} {getattr(part, face) or 0:g} mm"
-    yield Check("faces", outside <= OUTSIDE, f"{text}, layers of {edges[-1]:.4g} mm")
+    shape = f", {part.sides} sides" if part.sides and part.region == "barrel" else ""
+    yield Check("faces", outside <= OUTSIDE, f"{text}{shape}, layers of {edges[-1]:.4g} mm")
     front = energy[depth < -PLACE].sum() / energy.sum()
     text = f"{front:.0%} of the energy of {part.name} lies more than {PLACE:g} mm in front of it"
     yield Check("faces", front <= FRONT, text if front <= FRONT else f"{text}: is it another detector's?")

@@ -956,7 +956,11 @@ LARGE = r"cells of ecal_\w+ are 5\S* mm large \(described: {}\)"
 @pytest.mark.parametrize(
     ("name", "wrong", "said"),
     [
-        ("ecal_barrel", {"inner_radius": 2300.0}, r"\d+% of the hits .* inner_radius 2300 mm, layers of 202 mm"),
+        (
+            "ecal_barrel",
+            {"inner_radius": 2300.0},
+            r"\d+% of the hits .* inner_radius 2300 mm, 12 sides, layers of 202 mm",
+        ),
         ("ecal_barrel", {"inner_radius": 215.0}, "hits of ecal_barrel lie outside of it"),  # cm
         ("ecal_endcap", {"inner_z": 1500.0}, "hits of ecal_endcap .* inner_z 1500 mm"),
         ("hcal_barrel", {"layers": (CLD_ECAL,)}, "hits of hcal_barrel lie outside"),
