@@ -182,7 +182,7 @@ LAYER = "times the energy of others"
 HELIX = "or not where their helix leads, with .* are they badly fitted, fakes"
 NO_HITS = r"entr.*: \d+ tracks above 10 GeV enter the ECAL where there are no hits, .* with \d+\.\d% of the energy: are"
 CASES = {
-    "200 noise hits": (noise(200), r"\d% of the hits of the ECAL have no other hit within .* in \d events: noise"),
+    "200 noise hits": (noise(200), r"\d% of the hits of the ECAL have no other hit within .* \d events: noise"),
     "badly fitted tracks": (badly_fitted(5, "calo_position", "calo_momentum"), NO_HITS),
     "tracks beside their state": (badly_fitted(5), HELIX),
     "ECAL barrel x 0.5": (energy(0.5, "ecal", "barrel"), "fifth of the hits of ecal_barrel have less .* expected"),
@@ -582,7 +582,7 @@ TO_HAVE = r"events are expected to have"
         (40, without_part("hcal", some(0.5)), r"hits in 6\d% of the first layers of the HCAL in the barrel"),
         (40, kept("tracks", lambda of: np.arange(len(of["charge"])) % 2 == 0), f"^{NO_TRACK}"),
         (40, hcal_of_others, r"\d+ of entries \d+ to \d+: 0% of \d+ tracks above 3 GeV have hits of the HCAL behind"),
-        (6, noise(150, "hcal"), r"[1-9]\d\.\d% of the hits of the HCAL have no other hit within .* in \d events: noise"),
+        (6, noise(150, "hcal"), r"[1-9]\d\.\d% of the hits of the HCAL have no other hit within .* \d events: noise"),
         (90, split, r"1\d% of \d+ tracks enter the calorimeter where another one does"),
         (90, kept("hits", without_chips), "tracks have hits in 90% of the first layers of the ECAL in the barrel"),
         (90, without_part("", some(0.12)), r"tracks have hits in 8\d% of the first layers of the ECAL"),
@@ -769,13 +769,8 @@ def test_energies_of_particles_are_compared_with_hits_and_tracks(cld_rec):
     ("scale", "said"), [(1.0, ""), (0.85, r"some 0\.85 times their energy, .* pi0 of \d+ pairs"), (None, "")]
 )
 def test_the_mass_of_pions_shows_the_scale_of_photons(jets, scale, said):
-<<<<<<< HEAD
-    random, n, mass = np.random.default_rng(1), 5 * len(jets), 0.1349768
-    first, second = random.uniform(1.5, 6.0, (2, n))
-=======
     random, n, mass = np.random.default_rng(1), 15 * len(jets), 0.1349768
-    first, second = random.uniform(1.5, 6.0, n), random.uniform(1.5, 6.0, n)
->>>>>>> 54ab2aef (Tests of checks: few hard tracks, pairs without a peak, HCAL noise and scales)
+    first, second = random.uniform(1.5, 6.0, (2, n))
     opening = 2 * np.arcsin(mass / 2 / np.sqrt(first * second))
     phi = np.arange(n) % 15 * 0.4 + 0.1 * random.random(n)  # pions of an event in different directions
     if scale is None:  # pairs of any mass
