@@ -23,7 +23,7 @@ from pflow.event import jagged
 from pflow.event.merge import Merge
 from pflow.export import convert
 from pflow.export.convert import Graph, TensorSpec, attend_by_scan, to_onnx
-from pflow.export.pointing import EncoderGraph, export_model, pointing_graphs
+from pflow.export.pointing import EncoderGraph, constants, export_model, pointing_graphs
 from pflow.inference.events import Engine, reconstruct_valid
 from pflow.io.open import read_events
 from pflow.model.api import ModelInputs
@@ -31,6 +31,7 @@ from pflow.model.pointing import PointingReconstructor
 from pflow.model.pointing.config import PointingDecodingConfig, PointingNetworkConfig
 from pflow.model.pointing.encoder import DirectionalSelfAttention, Directions
 from pflow.physics.arrays import double
+from pflow.physics.detector import load_detector
 from pflow.tokens.features import FEATURES, Feature
 from pflow.tokens.particles import Calibration, Curve, Response
 from pflow.tokens.tokeniser import Tokeniser
@@ -49,7 +50,7 @@ KINDS = {
         {"max_particles": 20},
     ),
     "without refinement": (
-        {"hit_features": ("log_energy", "x", "y", "z", "layer"), "hit_energy_min": 1e-3},
+        {"hit_features": ("log_energy", "x", "y", "z", "layer"), "hit_energy_min": 4e-3},
         {"refine_layers": 0},
         {},
     ),
@@ -61,7 +62,7 @@ KINDS = {
             "geometry": True,
         },
         {"refine_layers": 1, "parallel_tracks": True, "track_prior": True, "front": True},
-        {"max_particles": 20},
+        {"max_particles": 2},
     ),
 }
 """Options of tokens, of the network, and of decoding."""
@@ -130,6 +131,8 @@ def test_graphs_give_the_particles_of_a_reconstruction(kind, events):
             **{"max_particles": 6, "hits_per_particle": 0, "existence_threshold": 0.0, **decoding}
         ),
     ).eval()
+    for weights in reconstructor.parameters():  # heads begin without weights, and would not see their inputs
+        weights.add_(0.1 * torch.randn(weights.shape))
     model = TrainedModel(
         reconstructor=reconstructor, tokeniser=tokeniser, digest="", path="made", config={}, calibration=CALIBRATION
     )
@@ -138,7 +141,13 @@ def test_graphs_give_the_particles_of_a_reconstruction(kind, events):
     graphs = pointing_graphs(model, reconstructor)
     assert all(module.training for module in reconstructor.modules()), "the model is changed"
     assert all(values.equal(before[name]) for name, values in reconstructor.state_dict().items())
-    expected = reconstruct_valid(events, Engine(model, device="cpu", batch_size=1), "raise")[0].particles
+    for name, face in (("ild_g4", "1805.0 2412.0 0 1980.0"), ("cld", "2150.0 2307.0 12 2352.0")):
+        of_detector = dataclasses.replace(tokeniser, detector=load_detector(name))
+        known = constants(dataclasses.replace(model, tokeniser=of_detector), graphs["encoder"])
+        assert f"{known['calorimeter_face']} {known['ecal_outer_radius']}" == face
+        assert float(known["energy_above"]) == tokens.get("hit_energy_min", 0.0)
+    reco = reconstruct_valid(events, Engine(model, device="cpu", batch_size=1), "raise")[0]
+    expected = reco.particles
     for i in range(len(events)):
         values = inputs_of(events[i : i + 1])
         for graph in graphs.values():
@@ -149,6 +158,13 @@ def test_graphs_give_the_particles_of_a_reconstruction(kind, events):
         if "existence" in values:
             np.testing.assert_allclose(values["existence"], expected.existence[i], rtol=1e-4)
         np.testing.assert_allclose(values["momentum"][:, 0], expected.px[i], rtol=1e-3, atol=1e-3)
+        for part in ("hit", "track"):
+            links = getattr(reco, f"{part}_links")
+            if links is not None:
+                source, particle, weight = (values[f"{part}_link_{name}"] for name in (part, "particle", "weight"))
+                pairs = {*zip(source.tolist(), particle.tolist(), strict=True)}
+                assert pairs == {*zip(links.source[i], links.particle[i], strict=True)}
+                assert float(weight.sum()) == pytest.approx(ak.sum(links.weight[i]), rel=1e-4)
 
 
 @pytest.mark.usefixtures("own_features")
