@@ -127,6 +127,9 @@ def test_each_headline_has_a_figure_with_a_panel_for_each_parameter(scanned):
     assert (cells.get_xlabel(), time.get_xlabel()) == ("Cell size", "Time [ns]")
     assert [tick.get_text() for tick in cells.get_xticklabels()] == ["1", "4"]
     assert [tick.get_text() for tick in time.get_xticklabels()] == ["0", "none"]
+    assert np.ptp(time.get_xticks()) == time.get_xticks()[1] > 0
+    # Points that differ in the other parameter would be lone markers.
+    assert {container.get_label() for container in cells.containers} == {MODEL, ORACLE}
     for figure in drawn.values():
         figure.draw_without_rendering()
     near = point("cells=1.1", 1.0, cells=1.1, time=0.0)
@@ -145,6 +148,17 @@ def test_points_have_paired_bars_and_doubtful_ones_are_open(scanned):
     segments = bars[0].lines[2][0].get_segments()
     # All resamples of the ratio agree: there is no bar, though the values have errors.
     assert np.ptp(segments[1][:, 1]) == 0
+    assert axes.patches[0].get_bbox().intervaly == pytest.approx([0.045, 0.055])
+    number = scanned["cells=4"].algorithms[MODEL][KEYS[1]]
+    varied = dataclasses.replace(number, replicas=number.replicas * np.linspace(0.98, 1.01, 200))
+    for key, size in ((KEYS[1], 0.05), ("confusion_budget.confusion", 1.0)):
+        numbers = (scanned.nominal.algorithms[MODEL][KEYS[1]], varied)
+        pairs = zip(scanned.points, numbers, strict=False)
+        points = [dataclasses.replace(of, algorithms={MODEL: {key: shown}}) for of, shown in pairs]
+        result = dataclasses.replace(scanned, points=points)
+        change = result.change(points[1], key)
+        ends = plot_scan(result, key).axes[0].containers[0].lines[2][0].get_segments()[1][:, 1] - varied.value
+        assert ends == pytest.approx(size * (np.array([change.low, change.high]) - change.value))
     (doubtful,) = (line for line in axes.lines if line.get_label().startswith("may be the model's"))
     np.testing.assert_allclose(np.array(doubtful.get_data(), dtype=np.float64), [[4], [0.065]])
 
