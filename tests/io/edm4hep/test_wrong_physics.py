@@ -11,9 +11,11 @@ import pytest
 
 from pflow.event.checks import Expected
 from pflow.event.events import ImplausibleWarning
+from pflow.event.jagged import columns, vectors
 from pflow.io import root
 from pflow.io.open import ReadOptions
 from pflow.physics.detector import load_detector
+from pflow.physics.kinematics import follow_to_calorimeter
 
 STATES = "_SiTracks_Refitted_trackStates"
 SIM = tuple(f"{kind}Cal{region}Collection" for kind in "EH" for region in ("Barrel", "Endcap"))
@@ -146,6 +148,12 @@ def test_states_that_are_not_there_are_followed(cld_path, cld_rec, location, tex
     without, events = said(cld_path, {f"{STATES}.location": location}, truths=[False])
     assert text in without
     assert_same_tracks(events, cld_rec)
+    if not text:  # d0 and z0 are of the helix that leads to the state
+        of, momentum = columns(events.tracks), vectors(events.tracks, field="momentum")
+        start = np.stack([-of["d0"] * np.sin(of["phi"]), of["d0"] * np.cos(of["phi"]), of["z0"]], axis=1)
+        off = follow_to_calorimeter(start, momentum, of["charge"], events.detector)[0]
+        off -= vectors(events.tracks, field="calo_position")
+        assert np.nanmedian(np.linalg.norm(off, axis=1)) < 0.1  # mm
 
 
 def assert_same_tracks(events, expected):
