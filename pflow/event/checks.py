@@ -25,7 +25,7 @@ from pflow.event.events import ImplausibleWarning
 from pflow.event.scales import BUSY, LARGEST, PI0, VERY_HARD, SampleScales, Scales, Table
 from pflow.physics.arrays import Floats, Index, Mask
 from pflow.physics.detector import ECAL, FACES, HCAL, KINDS, Calorimeter, Detector
-from pflow.physics.geometry import kind_index, layer_pitches, measures
+from pflow.physics.geometry import barrel_shape, kind_index, layer_pitches, measures
 from pflow.physics.pdg import mass_of
 
 MANY = {"hits of the ECAL": 100, "hits of the HCAL": 100, "tracks": 6}
@@ -708,8 +708,8 @@ def _places(part: Calorimeter, hits: Table) -> Iterator[Check]:
         return
     outside, face = ((depth < -PLACE) | (depth > edges[-1] + PLACE)).mean(), FACES[part.region]
     text = f"{outside:.0%} of the hits of {part.name} lie outside of it: {face} {getattr(part, face) or 0:g} mm"
-    shape = f", {part.sides} sides" if part.sides and part.region == "barrel" else ""
-    yield Check("faces", outside <= OUTSIDE, f"{text}{shape}, layers of {edges[-1]:.4g} mm")
+    sides = f", {part.sides} sides" if part.sides and part.region == "barrel" else ""
+    yield Check("faces", outside <= OUTSIDE, f"{text}{sides}, layers of {edges[-1]:.4g} mm")
     front = energy[depth < -PLACE].sum() / energy.sum()
     text = f"{front:.0%} of the energy of {part.name} lies more than {PLACE:g} mm in front of it"
     yield Check("faces", front <= FRONT, text if front <= FRONT else f"{text}: is it another detector's?")
@@ -721,9 +721,14 @@ def _places(part: Calorimeter, hits: Table) -> Iterator[Check]:
     shift = layer - (np.searchsorted(edges, depth, side="right") - 1)
     frequency = np.bincount(shift - shift.min())
     first, on = int(frequency.argmax() + shift.min()), np.convolve(frequency, np.ones(3)).max() / len(shift)
-    shape = "" if part.region == "endcap" else ", sides, phase"
-    text = f"{on:.0%} of the hits of {part.name} have the layer of their depth: encoding{shape} or pitch is wrong"
-    text += f" (measured: {layer_pitches(depth, layer)[0][1]:.3g} mm, described: {part.layers[0].pitch:g} mm)"
+    words = "encoding or pitch is wrong"
+    words += f" (measured: {layer_pitches(depth, layer)[0][1]:.3g} mm, described: {part.layers[0].pitch:g} mm)"
+    of_barrel = on < ON_LAYERS and part.region == "barrel"
+    shape = barrel_shape(hits["x"][numbered], hits["y"][numbered], layer) if of_barrel else None
+    if shape and (shape.sides, shape.phase) != (part.sides, part.phase):
+        words = f"{shape.sides} sides (0: a cylinder) and phase {shape.phase:.3g} fit"
+        words += f" (described: {part.sides}, {part.phase:.3g})"
+    text = f"{on:.0%} of the hits of {part.name} have the layer of their depth: {words}"
     yield Check("layers", on >= ON_LAYERS, text)
     # Numbers are at least 0, and the hits' smallest is of a described layer.
     offset, n_layers = first - int(np.clip(first, 0, layer.min())), len(edges) - 1
