@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import itertools
 import json
 import math
 import re
@@ -281,13 +280,6 @@ class Detector:
             raise ConfigError(f"detector '{self.name}' has no calorimeters")
         if len(set(names)) != len(names):
             raise ConfigError(f"detector '{self.name}' names a calorimeter twice: {', '.join(names)}")
-        lists = {name: getattr(self, name) for name in ("tracker_hits", "hit_links", "track_links")}
-        for name in ("collections", "sim_collections"):
-            lists[name] = tuple(itertools.chain.from_iterable(getattr(part, name) for part in self.calorimeters))
-        for field, read in lists.items():
-            if twice := [name for name in read if read.count(name) > 1]:
-                text = f"{field} name '{twice[0]}' twice, and what it holds would count twice"
-                raise ConfigError(f"detector '{self.name}': {text}")
         where, lengths = f"detector '{self.name}'", ("ecal_inner_radius", "ecal_inner_z", "ecal_outer_radius")
         check_options(self, where, "a field in T, not 0", lambda b: b and math.isfinite(b), "b_field")
         check_options(self, where, "a length in mm above 0", lambda size: 0 < size < math.inf, *lengths)

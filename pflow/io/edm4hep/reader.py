@@ -249,7 +249,9 @@ def choose_sources(
             if first != held[0]:
                 notes[held[0]] = f"{held[0]} is empty in the first entries, and {first} is read"
 
-    read, absent = set(itertools.chain.from_iterable(there.values())), []
+    read, absent = list(itertools.chain.from_iterable(there.values())), []
+    if twice := [name for name in read if read.count(name) > 1]:
+        raise ConfigError(f"detector '{detector.name}' names {twice[0]} twice, and what it holds would count twice")
     for part, names in (named | others_named).items():
         # Of alternatives one is enough: the others are not missed.
         if not (part in FIRST_ONLY and there[part]):

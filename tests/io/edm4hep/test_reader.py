@@ -163,6 +163,10 @@ def test_a_missing_or_unnamed_required_collection_is_refused(podio, content, toy
     with pytest.raises(InputError, match=r"required collection 'B' of detector 'toy'.*nearest matches: b"):
         Edm4hepReader(file, detector=toy)
     assert missing_collections(file, toy) == [("B",)]
+    last = replace(toy.calorimeters[-1], collections=("A1", "MUON"))
+    for wrong in ({"calorimeters": (*toy.calorimeters[:-1], last)}, {"hit_links": 2 * toy.hit_links}):
+        with pytest.raises(ConfigError, match=r"detector 'toy' names \w+ twice"):
+            Edm4hepReader(podio(content), detector=replace(toy, **wrong))
 
 
 def test_cld_tracks_reach_the_face_and_links_lead_close_to_particles(cld_rec):
