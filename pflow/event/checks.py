@@ -56,10 +56,10 @@ LIGHT, FLIGHT = 299.8, 5.0  # mm/ns; median of times, ns, that contain the fligh
 RANGES = {"in layers 0 to 4": (0, 5), "in layers 0 to 9": (0, 10), "in layers 10 to 19": (10, 20)}
 RANGES["from layer 20 on"] = (20, 1000)
 
-CELLS = {"ecal": (11.0, 1.4), "hcal": (22.0, 1.6)}
+CELLS = {"ecal": (11.0, 1.4), "hcal": (20.3, 1.48)}
 """Expected `LOWER` quantile of the hit energies, MeV per radiation length of a layer, and largest plausible ratio to
 it: minimum ionising particles set it, with or without showers. Measured: 9.5 to 12.8 in ECALs of silicon and tungsten
-and of scintillator and lead, 15 (photons) to 28.5 in HCALs of scintillator and steel, times `hadron_scale`."""
+and of scintillator and lead, 13 (photons) to 28 in HCALs of scintillator and steel, times `hadron_scale`."""
 LOWER = 0.2
 HIT_ENERGY = (2e-5, 1.0)  # GeV, plausible medians of hits where the layers are not described
 ON_LAYERS = 0.85  # smallest plausible fraction of hits on the layer of their depth, or the next one

@@ -536,6 +536,11 @@ def test_energies_are_compared_with_the_scales_of_the_detector(many, kind, facto
     assert problems(events) & {"cells", "hadron scale", "photons", "response of hadrons"} == said
 
 
+def test_twice_the_energy_in_the_barrel_of_the_hcal_of_cld_is_said(data_dir):
+    events = read_events(data_dir / "cld_g4" / "zqq_val.root", entry_stop=12)
+    assert problems(energy(2.0, "hcal", "barrel")(events.without_truth())) == {"cells"}
+
+
 def some(share):
     return lambda of: random(len(of["energy"]), share)
 
