@@ -492,8 +492,9 @@ def _limits(model: TrainedModel, detector: Detector, nominal: Detector, point: S
         limits.append(Limit("outside", f"the model was trained on detector '{model.tokeniser.detector.name}' alone"))
     if config.merge is None or point.kind != "point":
         return limits
+    as_long = dataclasses.replace(point.move, hcal_layers=None).detector(detector)  # layers left out are not merged
     try:
-        before, after, merge = measures(nominal), measures(moved), config.merge
+        before, after, merge = measures(nominal), measures(as_long), config.merge
     except ConfigError as error:
         return [*limits, Limit("merged", f"what is merged before the encoder is not known: {error}")]
     for kind, cells, depth in (("ecal", merge.ecal_mm, merge.depth), ("hcal", merge.hcal_mm, merge.depth / 10)):

@@ -215,9 +215,10 @@ HEADLINES = {
 }
 """Keys of an evaluation in the table and figures, as patterns in the order of the columns, and their heads."""
 MEASURED = re.compile(
-    r"^energy\.|^angle\.|^confusion_budget.*measurement|^class\..*resolution|response|scale|\.mean90$|_(deg|gev)$"
+    r"^energy\.|^angle\.|^confusion_budget.*measurement|^class\..*resolution"
+    r"|^(?!photon_pairs).*(response|scale|\.mean90$|_(deg|gev)$)"
 )
-"""Keys that depend on energies and angles of what is found; widths of jets and events depend on confusion, too."""
+"""Keys that depend on energies and angles of what is found; widths of jets and events, and pairs, on confusion, too."""
 OF_PHOTONS = re.compile(r"^class\.photon\.|^photon_pairs\.|^count\.(one|two)_")
 """Keys of photons, which the HCAL hardly sees."""
 DIFFERENCES = ("confusion_budget.gain.", "confusion_budget.confusion", "energy.mean_rel_error")

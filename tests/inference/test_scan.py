@@ -343,6 +343,18 @@ def test_general_says_what_limits_it(sample):
         calorimeters=[dataclasses.replace(of, cell_size=1.002 * of.cell_size) for of in ild.calorimeters],
     )
     assert not module._limits(load_model("general"), drafted, ild, point)
+    # A shorter HCAL may lack the layers of one thickness, but none of its own are others.
+    uneven = dataclasses.replace(
+        ild,
+        calorimeters=[
+            dataclasses.replace(of, layers=[*of.layers, dataclasses.replace(of.layers[0], interaction_lengths=0.2)])
+            if of.kind == "hcal"
+            else of
+            for of in ild.calorimeters
+        ],
+    )
+    short = ScanPoint(name="short", sample="s", move=Move(hcal_layers=40))
+    assert all(limit.kind == "outside" for limit in module._limits(load_model("general"), uneven, uneven, short))
 
 
 @pytest.mark.parametrize(("size", "layers", "scale"), [(1.0, 48, 1.25), (1.35, 24, 0.8), (0.6, 48, 1.25)])

@@ -192,6 +192,7 @@ def test_the_null_test_passes_or_names_and_marks_what_fails():
     assert result.marks(result["cells=2"], "fake_energy_fraction") == ["merged", "outside", "null test"]
     assert result.marks(result["cells=4"], "fake_energy_fraction") == []
     assert result.marks(result["cells=2"], "class.photon.response_median")[:1] == ["outside"]
+    assert result.marks(result["cells=2"], "photon_pairs.opening_response")[:1] == ["merged"]
     # Widths of jets have confusion in them; photons need no HCAL; a ratio is of the nominal detector, too.
     of_hcal = dataclasses.replace(result["cells=4"], limits=(Limit("merged", "cells of the HCAL", "hcal"),))
     for key, marks in (("jet_energy.91.resolution", ["merged"]), ("class.photon.efficiency", [])):
