@@ -419,7 +419,10 @@ def without_refused(events: Events, attempt: Callable[[Events], T], on_error: st
 
 def keep_hits(events: Events, keep: Mask | ak.Array) -> Events:
     """The events with the hits where `keep`, bool [all hits] or [event, hit], holds, and their links."""
-    keep, counts = jagged.flat(keep, np.bool_), jagged.count(events.hits)
+    counts = jagged.count(events.hits)
+    if isinstance(keep, ak.Array) and keep.ndim > 1 and not np.array_equal(jagged.count(keep), counts):
+        raise ValueError("the mask is of other events: their numbers of hits differ")
+    keep = jagged.flat(keep, np.bool_)
     chosen = jagged.unflatten(keep, counts)
     if keep.all():
         return events
