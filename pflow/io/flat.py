@@ -165,8 +165,13 @@ class FlatReader:
         chosen = note.get("detector", self.layout.detector) if detector is None else detector
         if chosen is None:
             raise ConfigError(f"{self.path}: layout '{self.layout.name}' names no detector, so one must be given")
-        given = isinstance(chosen, str | Detector)
-        self.detector = load_detector(chosen) if given else from_plain(Detector, chosen, f"{self.path}: note '{NOTE}'")
+        if isinstance(chosen, str | Detector):
+            self.detector = load_detector(chosen)
+        else:
+            try:
+                self.detector = from_plain(Detector, chosen, "its detector")
+            except ConfigError as error:
+                raise InputError(f"{error}; describe it with --detector", file=self.path, field=NOTE) from error
         self.truth_tracks = bool(note.get("truth_tracks", False))
         self._reference_name = str(note.get("reference_name", self.layout.reference_name))
         keys = self._keys = set(self.tree.keys())

@@ -326,6 +326,14 @@ def test_hits_name_their_largest_particle_and_the_file_its_detector(tmp_path):
         assert file["events"]["track.particle"].array().to_list() == [[1, 0], [], []]
 
 
+def test_a_description_in_a_file_that_is_no_detector_is_the_files_fault(tmp_path):
+    with uproot.recreate(tmp_path / "in.root") as file:
+        file.mktree("events", hits())
+        file["pflow_flat"] = '{"detector": {"name": "mine"}}'
+    with pytest.raises(InputError, match=r"in.root, 'pflow_flat': its .* missing; describe it with --detector"):
+        flat(tmp_path / "in.root")
+
+
 def test_chunks_that_make_no_file(tmp_path):
     events = by_hand()
     hits = Events(detector=events.detector, hits=events.hits)
