@@ -28,7 +28,7 @@ from onnxscript import ir, opset18, optimizer, rewriter
 from onnxscript.rewriter.rules import common as rules
 from torch import Tensor, nn
 
-from pflow.errors import ConfigError
+from pflow.errors import PflowError
 from pflow.model.pointing.encoder import BLOCK_TOKENS, MAX_WIDE, Directions, attend_nearby, slices_nearby
 
 op: Any = opset18  # typed for scripts, not for exported values
@@ -358,7 +358,7 @@ def to_onnx(graph: Graph | Loop, path: Path, *, metadata: dict[str, str]) -> lis
 
 @torch.no_grad()
 def check_graphs(graphs: Mapping[str, Graph | Loop], files: Mapping[str, Path]) -> None:
-    """Run each graph in ONNX Runtime and in torch, on its example; a ConfigError names the output that differs."""
+    """Run each graph in ONNX Runtime and in torch, on its example; a PflowError names the output that differs."""
     values: dict[str, Tensor] = {}
     for name, graph in graphs.items():
         if isinstance(graph, Loop):
@@ -377,7 +377,7 @@ def check_graphs(graphs: Mapping[str, Graph | Loop], files: Mapping[str, Path]) 
                 np.testing.assert_allclose(in_runtime, in_torch.numpy(), rtol=0.0, atol=LARGEST_DIFFERENCE * largest)
             except AssertionError as error:
                 what, text = f"{files[name].name}: output '{output}'", " ".join(str(error).split())
-                raise ConfigError(f"{what} differs in ONNX Runtime from torch: {text}") from error
+                raise PflowError(f"{what} differs in ONNX Runtime from torch: {text}") from error
         # The next graph reads torch's values, so that it is not blamed for the rounding of this one.
         values |= expected
 

@@ -422,8 +422,8 @@ def export_model(
 
     Returns the paths. The folder appears only when it is complete; one that exists must be empty, or with `force` hold
     nothing but an earlier export. `detector`, by default the training's, is what the graphs of a model for any detector
-    are for. ConfigError: there are no graphs of this architecture, the folder cannot be made there, the model is for
-    another detector, or ONNX Runtime computes something else than torch.
+    are for. ConfigError: there are no graphs of this architecture, the folder cannot be made there, or the model is for
+    another detector. PflowError: ONNX Runtime computes something else than torch.
     """
     if detector is not None:
         detector = load_detector(detector)
