@@ -37,7 +37,7 @@ enum Flag : std::int32_t {
   BAD_INPUT = 1,          ///< the event could not be used and has no particles
   MAX_PARTICLES = 2,      ///< decoding stopped at the model's largest number of particles
   UNUSABLE_HITS = 32,     ///< hits with impossible numbers count with energy 0
-  UNUSABLE_TRACKS = 64,   ///< tracks without a finite momentum were left out
+  UNUSABLE_TRACKS = 64,   ///< tracks with impossible numbers, and clones, were left out
   LOST_TRACKS = 512,      ///< no particle has more than a tenth of the momentum of the tracks
   NEUTRAL_TRACKS = 1024,  ///< neutral particles have more than a tenth of it
 };
