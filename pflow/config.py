@@ -34,8 +34,9 @@ def from_plain(cls: type[T], content: Any, where: str) -> T:
     """Build a dataclass from a mapping of its fields.
 
     Fields may be numbers, texts, booleans, dataclasses, ``tuple[X, ...]`` or ``Sequence[X]``, ``Mapping[K, V]``, and
-    ``X | None``. Whole numbers become floats where a float is expected, the only conversion. Fields of other types take
-    any value. An instance of `cls` is returned as it is. `where` begins each error message, e.g. the file's name.
+    ``X | None``. Whole numbers and texts such as 5e-5 become floats where a float is expected, the only conversions.
+    Fields of other types take any value. An instance of `cls` is returned as it is. `where` begins each error message,
+    e.g. the file's name.
 
     Raises
     ------
@@ -94,6 +95,9 @@ def _converted(kind: Any, value: Any, where: str, name: str) -> Any:
         return dict(zip(keys, parts, strict=True))
     if kind not in EXPECTED:
         return value
+    # YAML takes 5e-5 and 1.5e3 for texts: it wants a point and a sign, 5.0e-5.
+    if kind is float and isinstance(value, str) and re.fullmatch(r"[-+]?\d*\.?\d+e[-+]?\d+", value, re.I):
+        value = float(value)
     # In Python True is a whole number.
     accepted = int | float if kind is float else kind
     if not isinstance(value, accepted) or (isinstance(value, bool) and kind is not bool):
@@ -179,10 +183,6 @@ class _Loader(yaml.SafeLoader):
                 raise yaml.constructor.ConstructorError(problem=f"'{key.value}' twice", problem_mark=key.start_mark)
             names.add(key.value)
         return super().construct_mapping(node, deep)
-
-
-# YAML 1.1 wants a point in 5.0e-5.
-_Loader.add_implicit_resolver("tag:yaml.org,2002:float", re.compile(r"[-+]?\d+e[-+]?\d+$", re.I), list("-+0123456789"))
 
 
 @functools.lru_cache(maxsize=64)

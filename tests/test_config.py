@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from pflow import config
-from pflow.config import from_plain, to_plain
+from pflow.config import from_plain, load_yaml, to_plain
 from pflow.errors import ConfigError
 
 
@@ -38,6 +38,11 @@ def test_an_equal_value_comes_back(value):
     assert from_plain(Outer, value, where="it") is value
 
 
+def test_numbers_that_yaml_takes_for_texts_are_read_where_a_number_is_expected(tmp_path):
+    (path := tmp_path / "it.yaml").write_text("inner: {size: 5e-5, name: 12e4}\nmaybe: 1.5E3\n", encoding="utf-8")
+    assert from_plain(Outer, load_yaml(path), where="it") == Outer(inner=Inner(5e-5, "12e4"), maybe=1500.0)
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -45,10 +50,12 @@ def test_an_equal_value_comes_back(value):
         ({"inner": {}}, r"it: inner: field 'size' is missing"),
         ({"inner": 3}, r"it: inner: expected a mapping, found int"),
         ({"inner": {"size": "1"}}, r"it: inner: 'size' must be a number, found '1'"),
+        ({"inner": {"size": "1.2.3e4"}}, r"it: inner: 'size' must be a number, found '1\.2\.3e4'"),
         ({"inner": {"size": 1.0, "name": 2}}, r"'name' must be text"),
         ({"parts": [1]}, r"'parts' must be a mapping"),
         ({"several": [{"size": 1}, {}]}, r"it: several\[1\]: field 'size' is missing"),
         ({"numbers": "12"}, r"'numbers' must be a list"),
+        ({"numbers": ["1e1"]}, r"'numbers\[0\]' must be a whole number, found '1e1'"),
         ({"numbers": [1, 2.0]}, r"'numbers\[1\]' must be a whole number"),
         ({"yes": 1}, r"'yes' must be true or false"),
     ],
