@@ -173,10 +173,12 @@ def quantities_of(part: str) -> dict[str, str]:
 
 def _counts(part: str, quantities: Mapping[str, Any]) -> Index:
     """Objects in each event; a ValueError if quantities differ in them, which would move numbers between events."""
-    try:
-        numbers = {name: jagged.count(values) for name, values in quantities.items() if values is not None}
-    except (IndexError, TypeError) as error:
-        raise ValueError(f"{part.replace('_', ' ')}: expected lists of numbers, [event, object]") from error
+    numbers = dict[str, Index]()
+    for name, values in quantities.items():
+        try:
+            numbers |= {} if values is None else {name: jagged.count(values)}
+        except (IndexError, TypeError) as error:
+            raise ValueError(f"{part.replace('_', ' ')}: {name} must be lists of numbers, [event, object]") from error
     first, counts = next(iter(numbers.items()))
     for name, theirs in numbers.items():
         if not np.array_equal(theirs, counts):
@@ -243,12 +245,12 @@ def make_tracks(*, b_field: float, **quantities: Any) -> ak.Array:
     return build("tracks", **quantities)
 
 
-def make_truth(*, px: Any, py: Any, pz: Any, mass: Any, **quantities: Any) -> ak.Array:
+def make_truth(*, pdg: Any, px: Any, py: Any, pz: Any, mass: Any, **quantities: Any) -> ak.Array:
     """Truth particles: pdg, charge, mass, px, py, pz; vx, vy, vz, status, parent. E^2 = m^2 + p^2."""
     given = {"px": px, "py": py, "pz": pz, "mass": mass}
     counts = _counts("truth", given)
     energy = np.sqrt(sum(jagged.flat(values, np.float64) ** 2 for values in given.values()))
-    return build("truth", **quantities, **given, energy=jagged.unflatten(energy, counts))
+    return build("truth", **quantities, **given, pdg=pdg, energy=jagged.unflatten(energy, counts))
 
 
 def make_particles(*, mass: Any = None, **quantities: Any) -> ak.Array:
