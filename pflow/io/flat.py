@@ -88,6 +88,15 @@ class Layout:
         """Whether these are the branches of the layout of this name that comes with pflow, not of a changed copy."""
         return self.name in builtin_names("layout") and load_layout(self.name).parts == self.parts
 
+    def with_all(self) -> Layout:
+        """With every quantity of the schema, in branches of their own names, as pflow's own files hold them."""
+        parts = {}
+        for part, fields in self.parts.items():
+            group = next(iter(fields.values())).branch.partition(".")[0]
+            unmapped = (name for name in quantities_of(part) if name not in fields)
+            parts[part] = {**fields, **{name: Branch(branch=f"{group}.{name}", optional=True) for name in unmapped}}
+        return dataclasses.replace(self, parts=parts)
+
     def available(self, part: str, keys: Iterable[str], *, file: str | Path | None = None) -> dict[str, Branch]:
         """The quantities of a part that a file with the branches `keys` has; none if the part is not in the file.
 
@@ -156,10 +165,11 @@ class FlatReader:
     def __init__(
         self, directory: Any, path: str | Path, *, layout: str | Layout = "g4", detector: Detector | str | None = None
     ) -> None:
-        self.path, self.close, self.layout = str(path), directory.close, load_layout(layout)
-        self.tree = open_tree(directory, self.layout.tree, self.path)
+        self.path, self.close, layout = str(path), directory.close, load_layout(layout)
+        self.tree = open_tree(directory, layout.tree, self.path)
         note = read_note(directory, NOTE, self.path) or {}
         self.has_note = bool(note)
+        self.layout = layout.with_all() if note else layout
         self.uuid = str(directory.file.uuid)
         self.num_entries = int(self.tree.num_entries)
         chosen = note.get("detector", self.layout.detector) if detector is None else detector
@@ -192,7 +202,7 @@ class FlatReader:
         if self.layout.event is not None and self._event is None:
             absent.append(self.layout.event)
         self.absent = tuple(absent)
-        if not self.layout.is_built_in:
+        if not layout.is_built_in:
             for part, fields in self.layout.parts.items() if not note else ():
                 for lost in (b.branch for b in fields.values() if self._parts[part] and b.branch in absent):
                     text = f"layout '{self.layout.name}' names {lost}, which the file does not have"
@@ -368,7 +378,7 @@ def write_events(
     `pflow.io.atomic.check_output`. A `ConfigError` if there is nothing to write, chunks differ in detector or parts, or
     the output cannot be written.
     """
-    layout = load_layout("g4")
+    layout = load_layout("g4").with_all()
     chunks = iter((events,) if isinstance(events, Events) else events)
     with replacing(path, inputs=inputs, force=force) as partial:
         first = next(chunks, None)
