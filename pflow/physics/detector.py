@@ -170,7 +170,7 @@ class Calorimeter:
         lengths = ("inner_radius", "inner_z", "cell_size")
         check_options(self, where, length, lambda size: size is None or 0 < size < math.inf, *lengths)
         check_options(self, where, "at least 3, or 0 for a cylinder", lambda n: n == 0 or n >= 3, "sides")
-        check_options(self, where, "an angle in rad, up to 2 pi", lambda angle: abs(angle) <= 2 * math.pi, "phase")
+        check_options(self, where, "an angle in rad, up to 2 pi", lambda angle: abs(angle) < 6.3, "phase")
         energy = "an energy in GeV of at least 0"
         check_options(self, where, energy, lambda e: e is None or 0 <= e < math.inf, "sim_threshold")
         for name, kind in (("hadron_scale", "hcal"), ("electron_scale", "ecal")):
