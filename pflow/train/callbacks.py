@@ -110,7 +110,7 @@ class AtomicCheckpointIO(TorchCheckpointIO):  # type: ignore[misc]
         torch.save(checkpoint, content)
         Path(path).parent.mkdir(parents=True, exist_ok=True)  # as Lightning does
         with replacing(path, force=True) as partial:
-            partial.write_bytes(content.getbuffer())
+            partial.write_bytes(content.getvalue())
 
 
 class LastCheckpoint(ModelCheckpoint):  # type: ignore[misc]
