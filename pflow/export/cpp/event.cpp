@@ -38,9 +38,14 @@ bool is_possible(std::initializer_list<double> numbers, double largest) {
 
 // -------------------------------------------------------------------------------------------------------- cell ids
 
-/// Offset and width, negative if signed, of a field of an encoding, a list of name:offset:width or, packed, name:width.
-std::optional<std::array<int, 2>> bit_field(const std::string& encoding, std::string_view wanted) {
-  std::optional<std::array<int, 2>> field;
+struct BitField {
+  unsigned offset, width;
+  bool is_signed;
+};
+
+/// The bits of a field of an encoding, a list of name:offset:width or, packed, name:width.
+std::optional<BitField> bit_field(const std::string& encoding, std::string_view wanted) {
+  std::optional<BitField> field;
   int offset = 0;
   std::istringstream descriptions(encoding);
   for (std::string description; std::getline(descriptions, description, ',');) {
@@ -49,7 +54,7 @@ std::optional<std::array<int, 2>> bit_field(const std::string& encoding, std::st
     std::vector<std::string> parts;
     std::istringstream stream(description);
     for (std::string part; std::getline(stream, part, ':');) parts.push_back(part);
-    std::array<int, 2> numbers{offset, 0};
+    std::array<int, 2> numbers{offset, 0};  // offset and width, negative if signed
     bool is_field = parts.size() == 2 || parts.size() == 3;
     for (std::size_t i = 1; i < parts.size() && is_field; ++i) {
       const char* end = parts[i].data() + parts[i].size();
@@ -60,7 +65,7 @@ std::optional<std::array<int, 2>> bit_field(const std::string& encoding, std::st
     if (!is_field || !width || numbers[0] < 0 || numbers[0] > 64 - width)
       throw Error("cell encoding", "'" + description + "' in '" + encoding +
                                        "' is not name:offset:width or name:width within 64 bits");
-    if (parts[0] == wanted) field = numbers;
+    if (parts[0] == wanted) field = {unsigned(numbers[0]), unsigned(width), numbers[1] < 0};
     offset = numbers[0] + width;
   }
   return field;
@@ -306,14 +311,13 @@ HitSource::HitSource(const Reconstructor& reconstructor, const std::string& subd
   subdetector_ = std::int32_t(place - names.begin());
   auto field = bit_field(encoding, "layer");
   if (!field) field = bit_field(encoding, "K-1");  // of older ILD encodings
-  if (field) offset_ = (*field)[0], width_ = (*field)[1];
+  if (field) offset_ = field->offset, width_ = field->width, is_signed_ = field->is_signed;
 }
 
 std::int32_t HitSource::layer(std::uint64_t cell_id) const {
   if (width_ == 0) return -1;
-  const int others = 64 - std::abs(width_);
-  const std::uint64_t highest = cell_id << (others - offset_);  // the field's bits are the highest ones
-  return std::int32_t(width_ < 0 ? std::int64_t(highest) >> others : std::int64_t(highest >> others));
+  const std::uint64_t highest = cell_id << (64 - offset_ - width_);  // the field's bits are the highest ones
+  return std::int32_t(is_signed_ ? std::int64_t(highest) >> (64 - width_) : std::int64_t(highest >> (64 - width_)));
 }
 
 std::vector<std::string> without_collection(const Reconstructor& reconstructor, const std::vector<HitSource>& sources) {

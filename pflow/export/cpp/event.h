@@ -57,7 +57,8 @@ class HitSource {
 
  private:
   std::int32_t subdetector_;
-  int offset_ = 0, width_ = 0;  // of the layer's bits; without any, width 0; negative if signed
+  unsigned offset_ = 0, width_ = 0;  // of the layer's bits; without any, width 0
+  bool is_signed_ = false;
 };
 
 /// A line for each calorimeter of the model of which there is no collection.
