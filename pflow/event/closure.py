@@ -141,7 +141,7 @@ def _pairs(near: Mask, row: int, column: int) -> Index:
     return np.stack([row + rows, column + columns])
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class TrackDeposits:
     """Tracks above `MIN_MOMENTUM` in events with hits, and their deposits; lengths in mm, energies in GeV.
 
@@ -184,7 +184,9 @@ class TrackDeposits:
         narrow, around, separation = _cones(events.detector, hits, tracks, hadronic)
         ecal, hcal = _front(events.detector, hits)
         trails, stubs = _trails(events, ecal, hcal, tracks, separation), _stubs(events.detector, ecal, tracks)
-        deposits = cls(tracks.p, narrow, around, separation, trails, stubs)
+        deposits = cls(
+            momentum=tracks.p, narrow=narrow, around=around, separation=separation, trails=trails, stubs=stubs
+        )
         muons = trails.pop("thin") & (hadronic * narrow[:, 0] < MOST_OF_MUON)
         hadrons, hard = deposits.hadrons(hadronic) & ~muons, deposits.isolated(hadronic) & (tracks.p > HADRONS[0])
         hadrons &= np.count_nonzero(hadrons) > MIN_HADRONS * np.count_nonzero(hard)

@@ -131,8 +131,13 @@ class Scales:
             kept = entry % step == 0
             tables[name] = joined if kept.all() else {column: values[kept] for column, values in joined.items()}
             steps[name] = step
-        detectors = tuple(dict.fromkeys([*self.detectors, *other.detectors]))
-        return Scales(detectors, tables, steps, self.n_events + other.n_events, paths)
+        return Scales(
+            detectors=tuple(dict.fromkeys([*self.detectors, *other.detectors])),
+            tables=tables,
+            steps=steps,
+            n_events=self.n_events + other.n_events,
+            paths=paths,
+        )
 
     @property
     def detector(self) -> Detector | None:
@@ -477,7 +482,7 @@ def _of_pairs(particles: ak.Array) -> dict[str, npt.NDArray[Any]]:
     photons = (columns["pdg"] == PHOTON) & (columns["energy"] > MIN_PHOTON) & (counts >= MIN_PARTICLES)[event]
     photons = np.flatnonzero(photons)
     event, energy = event[photons], columns["energy"][photons].astype(np.float64)
-    momentum = np.stack([columns[axis][photons].astype(np.float64) for axis in PXYZ], axis=1)
+    momentum = jagged.momenta(particles)[photons]
     bounds, direction = np.searchsorted(event, np.arange(len(particles) + 1)), unit_vector(momentum)
     pairs = [np.zeros((0, 2), dtype=np.int64)]
     for (mine,) in jagged.slices(bounds):

@@ -325,6 +325,7 @@ class JetEnergyMetrics(Metrics):
         boosted = np.abs(along_x) > AT_REST
         some = 0.2 * np.isfinite(along_x).sum()
         boost = np.median(along_x[boosted]) if boosted.sum() > some else 0.0
+        # Where most are boosted, the beams of all cross: an event that is not boosted has lost what moved with it.
         head_on = boost if boosted.sum() > 4 * some else 0.0
         at_rest = np.hypot(np.where(boosted, along_x - boost, along_x - head_on), across) < AT_REST
         order = np.argsort(sqrt_s)
