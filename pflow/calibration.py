@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import itertools
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from pflow.metrics.event import CountMetrics
 from pflow.metrics.match import Matches, Matching, ParticleMetrics, ParticleTable, match
 from pflow.metrics.stats import LEVEL, Columns, Floats
 from pflow.model.api import DecodingConfig
+from pflow.physics.detector import digest
 from pflow.physics.kinematics import tangent_basis
 from pflow.physics.pdg import CLASSES
 from pflow.tokens.particles import CHARGED, CURVES, Calibration, Curve, Response, curve_index
@@ -50,11 +51,12 @@ class Calibrated:
 
     Averages over files: `efficiency`, energy-weighted, `fakes`, fake energy fraction, `number_right`, fraction of
     events with the right number of particles, and `reference`, the efficiency of the files' reconstructed particles
-    (Pandora's), NaN without such. `detectors`: names of the events' detectors.
+    (Pandora's), NaN without such. `detectors`: digests of the events' calorimeters,
+    by the detectors' names.
     """
 
     decoding: DecodingConfig
-    detectors: tuple[str, ...]
+    detectors: Mapping[str, str]
     efficiency: float
     fakes: float
     number_right: float
@@ -111,7 +113,7 @@ def calibrate(
         for decoding in decodings
     ]
     references, n_done = [ParticleMetrics(axes=()) for _ in inputs], 0
-    detectors: dict[str, None] = {}
+    detectors: dict[str, str] = {}
     encode = functools.partial(model.tokeniser.encode, truth=False)
     choose = functools.partial(targets_of, config=model.tokeniser.config)
     expected = Expected(targets=model.tokeniser.config.chosen_by, sample=model.tokeniser.sample)
@@ -124,7 +126,7 @@ def calibrate(
             # A model that reads the geometry takes each detector as it is described.
             as_read = reading.detector is None or model.tokeniser.config.geometry
             events = usable if as_read else with_detector(usable, model.tokeniser.detector)
-            detectors[events.detector.name] = None
+            detectors[events.detector.name] = digest(events.detector.calorimeters)
             tokens, events = without_refused(events, encode, on_error)
             # An event that is left out would have the right number of particles, 0.
             good = (events.flags & Flag.BAD_INPUT) == 0
@@ -162,7 +164,7 @@ def calibrate(
         right = float(np.mean([of_file.result()["exact_fraction"].value for of_file in counts]))
         scores = {**_scores(particles), "number_right": right, "reference": reference}
         made = fit.result(model.calibration)
-        calibrated.append(Calibrated(decoding=decoding, detectors=tuple(detectors), calibration=made, **scores))
+        calibrated.append(Calibrated(decoding=decoding, detectors=detectors, calibration=made, **scores))
     return calibrated
 
 

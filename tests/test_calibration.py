@@ -167,7 +167,7 @@ def test_the_grid_has_all_pairs_and_refuses_other_thresholds():
 def trial(efficiency, fakes, number_right=0.5, reference=0.8):
     return Calibrated(
         decoding=DECODING,
-        detectors=(),
+        detectors={},
         efficiency=efficiency,
         fakes=fakes,
         number_right=number_right,

@@ -203,7 +203,7 @@ def calibrate(args: argparse.Namespace) -> int:
         earlier = model.config["provenance"].get("calibrated_on", ())
         on = {"files": [Path(path).name for path in paths], "uuids": list(filter(None, uuids))}
         # Uncertainties and thresholds hold for all detectors.
-        detectors = chosen.detectors if chosen.calibration.photon_response else ()
+        detectors = chosen.detectors if chosen.calibration.photon_response else {}
         changes["calibrated_on"] = [*earlier, {**on, "detectors": detectors}]
     for written in write_weights(args.checkpoint, args.output, **changes, force=args.force):
         print(f"{written}: {written.stat().st_size / 1e3:.0f} kB")

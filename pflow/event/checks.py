@@ -24,7 +24,7 @@ from pflow.event.closure import HADRON_RESPONSE, HARD, HARDER, MIN_MOMENTUM, N_L
 from pflow.event.events import ImplausibleWarning
 from pflow.event.scales import BUSY, LARGEST, PI0, VERY_HARD, SampleScales, Scales, Table
 from pflow.physics.arrays import Floats, Index, Mask
-from pflow.physics.detector import ECAL, FACES, HCAL, KINDS, Calorimeter, Detector
+from pflow.physics.detector import ECAL, FACES, HCAL, KINDS, Calorimeter, Detector, digest
 from pflow.physics.geometry import barrel_shape, kind_index, layer_pitches, measures
 from pflow.physics.pdg import mass_of
 
@@ -926,9 +926,12 @@ def check_training_range(detector: Detector, sample: SampleScales) -> Check:
     shift = "it is unlike these, and energies will be wrong" if unlike else shift
     text = f"outside {trained}: {'; '.join(outside)}; {shift}" if outside else f"within {trained}"
     # A calibration on all detectors of the training holds for others as far as the training does.
-    some = sample.calibrated_for and not set(sample.detectors) <= set(sample.calibrated_for)
-    if other := some and detector.name not in sample.calibrated_for:
-        text += f"; photon energies were calibrated for {', '.join(sample.calibrated_for)}: calibrate them for this one"
+    done, names = sample.calibrated_for, ", ".join(sample.calibrated_for)
+    other = names if done and detector.name not in done and not set(sample.detectors) <= set(done) else ""
+    if done.get(detector.name) not in (None, digest(detector.calorimeters)):
+        other = f"another description of '{detector.name}'"
+    if other:
+        text += f"; photon energies were calibrated for {other}: calibrate them for this one"
     return Check("detector", not (outside or other), f"detector '{detector.name}' is {text}")
 
 

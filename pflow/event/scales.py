@@ -83,7 +83,8 @@ class SampleScales:
 
     A model for any detector has no scales that differ between detectors. It has the names of the `detectors` of its
     training, and the smallest and largest value of their `measures` (`pflow.physics.geometry.measures`).
-    `calibrated_for`: names of the detectors that a loaded model's photon energies were last calibrated for.
+    `calibrated_for`: digests of the calorimeters that a loaded model's photon energies were last calibrated for, by
+    the detectors' names; None where it was not noted.
     """
 
     REMOVED: ClassVar = ("near_tracks", "ecal_hit", "hcal_hit", "max_hits")  # in earlier models, and not read
@@ -94,7 +95,7 @@ class SampleScales:
     detectors: tuple[str, ...] = ()
     measures: Mapping[str, tuple[float, float]] = dataclasses.field(default_factory=dict)
     trails: Mapping[str, float] = dataclasses.field(default_factory=dict)
-    calibrated_for: tuple[str, ...] = ()
+    calibrated_for: Mapping[str, str | None] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

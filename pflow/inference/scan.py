@@ -486,6 +486,8 @@ def _null_scale(model: TrainedModel, detector: Detector) -> float:
 def _limits(model: TrainedModel, detector: Detector, nominal: Detector, point: ScanPoint) -> list[Limit]:
     """Limits of a point: detectors outside the model's training, and sizes that its encoder merges."""
     moved, sample, config, limits = point.move.detector(detector), model.tokeniser.sample, model.tokeniser.config, []
+    if sample is not None and moved != nominal:  # a moved detector keeps its name, and the calibration is the nominal's
+        sample = dataclasses.replace(sample, calibrated_for=dict.fromkeys(sample.calibrated_for))
     if sample is not None and sample.detectors and not (check := check_training_range(moved, sample)).good:
         limits.append(Limit("outside", check.text))
     if not config.geometry and point.kind in ("point", "null test"):

@@ -309,8 +309,7 @@ class Detector:
 
 def digest(description: Any) -> str:
     """Twelve digits that differ between different descriptions of detectors, or other records or plain data."""
-    plain = to_plain(description) if dataclasses.is_dataclass(description) else description
-    return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()[:12]
+    return hashlib.sha256(json.dumps(description, sort_keys=True, default=to_plain).encode()).hexdigest()[:12]
 
 
 def load_detector(name: str | Path | Detector) -> Detector:

@@ -18,7 +18,7 @@ from pflow.event.jagged import Links
 from pflow.event.scales import ONE_IN, SampleScales, Scales, measure
 from pflow.event.schema import make_hits, make_tracks
 from pflow.io.open import open_events, read_events
-from pflow.physics.detector import Layers, load_detector
+from pflow.physics.detector import Layers, digest, load_detector
 from pflow.physics.geometry import measures
 
 FOUR_MOMENTUM = ("energy", "px", "py", "pz")
@@ -887,11 +887,15 @@ def test_a_detector_outside_of_the_training_is_said(cld_rec):
         "which pflow calibrate measures with truth"
     )
     for calibrated_for, good in (("mine", False), ("cld", False), ("cld ild_g4", True), ("cld ild_g4 mine", True)):
-        after = dataclasses.replace(sample, calibrated_for=tuple(calibrated_for.split()))
+        after = dataclasses.replace(sample, calibrated_for=dict.fromkeys(calibrated_for.split()))
         check = check_training_range(dataclasses.replace(near, name="ild_g4"), after)
         assert check.good == good
-        assert (f"calibrated for {calibrated_for}: calibrate" in check.text) != good
+        assert (f"calibrated for {', '.join(calibrated_for.split())}: calibrate" in check.text) != good
         assert not check_training_range(far, after).good
+    after = dataclasses.replace(sample, calibrated_for={"cld": digest(near.calorimeters), "ild_g4": None})
+    other = check_training_range(with_parts(near, "ecal", electron_scale=1.25), after)
+    assert (check_training_range(near, after).good, other.good) == (True, False)
+    assert other.text.endswith("calibrated for another description of 'cld': calibrate them for this one")
 
 
 def test_jets_without_tracks_are_no_photons(events):

@@ -343,6 +343,11 @@ def test_general_says_what_limits_it(sample):
         calorimeters=[dataclasses.replace(of, cell_size=1.002 * of.cell_size) for of in ild.calorimeters],
     )
     assert not module._limits(load_model("general"), drafted, ild, point)
+    # Calibrated for another description of ild_g4: of the nominal one, not of others, which keep its name.
+    calibrated = copy.deepcopy(load_model("general"))
+    vars(calibrated.tokeniser.sample)["calibrated_for"] = {"cld": None, "ild_g4": "other digits"}
+    assert "another description of 'ild_g4'" in module._limits(calibrated, ild, ild, point)[0].text
+    assert not module._limits(calibrated, drafted, ild, point)
     # A shorter HCAL may lack the layers of one thickness, but none of its own are others.
     uneven = dataclasses.replace(
         ild,
