@@ -230,7 +230,7 @@ def _draw(axes: Axes, result: ScanResult, key: str, parameter: str, shades: dict
                     axes.annotate(signs, (place, value), (5, 5), textcoords="offset points", fontsize=12, color=shade)
     axes.set_xticks(list(ticks), list(ticks.values()))
     axes.minorticks_off()
-    axes.margins(x=0.1)
+    axes.margins(x=0.15)  # three marks stand beside the last point
     axes.set_xlabel(f"{result.labels[parameter]}{'' if to_scale else ' (not to scale)'}", fontsize=13)
 
 
