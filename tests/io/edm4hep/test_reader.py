@@ -119,7 +119,7 @@ def test_tracker_hits_are_joined(read, content):
 
 
 @pytest.mark.parametrize("code", ["PDG", "type"])
-def test_the_reference_is_read_with_old_and_new_names(read, content, code):
+def test_the_reference_is_read_with_old_and_new_names(read, write, content, toy, code):
     content |= {f"Pandora.{code}": [[22], [211]], "Pandora.charge": [[0], [1]], "Pandora.energy": [[2.0], [5.0]]}
     content |= {f"Pandora.momentum.{axis}": [[0.0], [3.0 if axis == "x" else 0.0]] for axis in "xyz"}
     content |= {"Pandora.goodnessOfPID": [[0.5], [1.0]]}
@@ -128,6 +128,8 @@ def test_the_reference_is_read_with_old_and_new_names(read, content, code):
     assert events.reference.pdg.to_list() == [[22], [211]]
     assert events.reference.score.to_list() == [[0.5], [1.0]]
     assert events.reference.mass.to_list() == [[2.0], [4.0]]
+    with pytest.warns(ImplausibleWarning, match=r"algorithm are read: the file has no PandoraPFO \(nearest: Pandora,"):
+        read_events(write(content), detector=replace(toy, references=("PandoraPFO",)))
 
 
 @pytest.mark.parametrize(("header", "numbers"), [([[70], [71]], [70, 71]), ([[70], []], [70, 1]), (None, [0, 1])])
