@@ -67,6 +67,9 @@ from pflow.physics.arrays import Floats
 from pflow.physics.detector import Detector, digest
 from pflow.physics.geometry import check_described
 
+DEFAULT = "general"
+"""Model that is taken where none is named: it comes with pflow, for any detector."""
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Settings:
@@ -328,9 +331,7 @@ def reconstruct_files(
             check_output(out.path, inputs=sources, force=force)
     skip_files = output_dir is not None and on_error == "skip"
     reading = FileOptions(detector=detector, schema=schema, layout=layout, truth_tracks=truth_tracks, on_error=on_error)
-    if checkpoint is None:
-        checkpoint = _model_for([path for out in outputs for path in out.inputs], reading, skip=skip_files)
-    model = checkpoint if isinstance(checkpoint, TrainedModel) else load_model(checkpoint)
+    model = checkpoint if isinstance(checkpoint, TrainedModel) else load_model(checkpoint or DEFAULT)
     if model.reconstructor.gives_uncertainties and model.calibration is None:
         text = "%s is not calibrated: photon energies and covariances are the network's own (see pflow calibrate)"
         logging.getLogger("pflow").info(text, model.path)
@@ -364,7 +365,12 @@ def reconstruct_files(
     with contextlib.closing(worker.files), executor_for(worker, cluster) as executor:
         # Lazy: the inputs of an output are opened when its first chunk is to be submitted.
         resume = output_dir is not None and not force
-        opened = (open_inputs(out, worker, options, as_model=as_model, resume=resume) for out in outputs)
+        open_input: Callable[[str], EventFile] = worker.files.open
+        if checkpoint is None:
+            open_input = functools.partial(_open_suited, worker)
+        elif as_model:
+            open_input = functools.partial(_open_as_model, worker)
+        opened = (open_inputs(out, worker, options, open_input, resume=resume) for out in outputs)
         for out, results in itertools.groupby(run(itertools.chain.from_iterable(opened), executor), itemgetter(0)):
             try:
                 if out.error is not None:
@@ -434,18 +440,18 @@ def stem(path: str) -> str:
 
 
 def open_inputs(
-    out: Output, worker: Worker, options: Mapping[str, Any], *, as_model: bool, resume: bool
+    out: Output, worker: Worker, options: Mapping[str, Any], open_input: Callable[[str], EventFile], *, resume: bool
 ) -> list[tuple[Output, Chunk | None]]:
     """The chunks to reconstruct for an output, whose number of entries and provenance, or error, are set.
 
     One None without chunks: the output is complete (`resume`), cannot be made, or its inputs are empty. `options` of
-    `reconstruct_files` go into the provenance; `as_model`: inputs must be of the model's detector.
+    `reconstruct_files` go into the provenance; `open_input` opens an input, and refuses what the model is not for.
     """
     chunks: list[tuple[Output, Chunk | None]] = []
     described, detectors = [], []
     try:
         for path in out.inputs:
-            file = _open_as_model(path, worker) if as_model else worker.files.open(path)
+            file = open_input(path)
             detectors.append(file.detector)
             if file.detector != detectors[0]:
                 raise InputError(
@@ -510,7 +516,7 @@ def write(output: OutputWriter, results: Iterable[Result[Any]], on_progress: Cal
     return total
 
 
-def _open_as_model(path: str, worker: Worker) -> EventFile:
+def _open_as_model(worker: Worker, path: str) -> EventFile:
     """Open an input as the model's detector; an InputError names how another detector differs."""
     model = worker.model
     try:
@@ -536,14 +542,20 @@ def _open_as_model(path: str, worker: Worker) -> EventFile:
     raise InputError(message, file=path, field="detector")
 
 
-def _model_for(paths: Sequence[str], reading: FileOptions, *, skip: bool) -> str:
-    """Name of the shipped model for the detector of the first input; if `skip`, of the first that opens."""
-    for path in paths[:-1] if skip else []:
-        with contextlib.suppress(InputError), reading.open(path) as file:
-            return shipped_model(file)
-    # The last input is not tried in the loop: if none opens, its error is raised.
-    with reading.open(paths[-1] if skip else paths[0]) as file:
-        return shipped_model(file)
+def _open_suited(worker: Worker, path: str) -> EventFile:
+    """Open an input for the model that is taken where none is named.
+
+    InputError: its detector is not described, or unlike all that the model was trained on.
+    """
+    file = worker.files.open(path)
+    try:
+        check_described(file.detector)
+    except ConfigError as error:
+        message = f"{error}, or name a model with --checkpoint"
+        raise InputError(message, file=path, field="detector") from error
+    if reason := _unlike(file.detector, DEFAULT):
+        raise InputError(f"{reason}, or use it anyway (--checkpoint {DEFAULT})", file=path, field="detector")
+    return file
 
 
 def readable_models(file: EventFile) -> dict[str, str]:
@@ -571,22 +583,6 @@ def readable_models(file: EventFile) -> dict[str, str]:
         except (ConfigError, InputError) as error:
             reasons[name] = str(error)
     return reasons
-
-
-def shipped_model(file: EventFile) -> str:
-    """The model that comes with pflow for any detector, by name.
-
-    InputError: the open file's detector is not described, or unlike all that the model was trained on.
-    """
-    name = "general"
-    try:
-        check_described(file.detector)
-    except ConfigError as error:
-        message = f"{error}, or name a model with --checkpoint"
-        raise InputError(message, file=file.path, field="detector") from error
-    if reason := _unlike(file.detector, name):
-        raise InputError(f"{reason}, or use it anyway (--checkpoint {name})", file=file.path, field="detector")
-    return name
 
 
 def _unlike(detector: Detector, name: str) -> str:

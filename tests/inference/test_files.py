@@ -18,7 +18,7 @@ from pflow.config import config_dir
 from pflow.errors import ConfigError, InputError
 from pflow.event.events import BadEntriesWarning, Flag, ImplausibleWarning
 from pflow.inference.events import _counterpart
-from pflow.inference.files import Summary, Worker, readable_models, reconstruct_files, shipped_model
+from pflow.inference.files import Summary, Worker, readable_models, reconstruct_files
 from pflow.io.flat import write_events
 from pflow.io.particles_root import read_provenance, read_reco
 from pflow.physics.detector import Layers, load_detector
@@ -36,46 +36,32 @@ def write(inputs, model, output, **options):
     return reconstruct_files(inputs, checkpoint=model, output=output, device="cpu", **options)
 
 
-@pytest.mark.parametrize("name", ["gamma1_test_small", "cld_multi_test_small"])
-def test_the_model_of_the_detector_that_reads_tracks_is_chosen(sample_dir, name, monkeypatch):
-    """From the headers: no weights are read."""
-    monkeypatch.setattr("safetensors.torch.load", lambda *_, **__: pytest.fail("weights are read"))
-    with pflow.open_events(sample_dir / f"{name}.root") as file:
-        assert shipped_model(file) == "general"
-
-
-def test_a_detector_that_is_not_described_is_named(sample_dir):
-    """The model for any detector reads a stronger field, and nothing whose layers are not known."""
-    stronger = dataclasses.replace(load_detector("ild_g4"), name="stronger", b_field=4.0)
-    with pflow.open_events(sample_dir / "gamma1_test_small.root", detector=stronger) as file:
-        assert shipped_model(file) == "general"
-    bare = tuple(dataclasses.replace(calorimeter, layers=()) for calorimeter in stronger.calorimeters)
-    undescribed = dataclasses.replace(stronger, calorimeters=bare)
-    with pflow.open_events(sample_dir / "gamma1_test_small.root", detector=undescribed) as file:
-        assert "does not say layers of ecal_barrel, ecal_endcap, hcal_barrel" in readable_models(file)["general"]
-        with pytest.raises(InputError, match=r"gamma1.* does not say layers of ecal_barrel, .*or name a model"):
-            shipped_model(file)
-
-
-def test_a_detector_unlike_all_of_the_training_is_refused_unless_the_model_is_named(sample_dir, tmp_path):
-    """Of photons in crystals `general` gives nearly twice the energy."""
-    crystals, path = (
-        (Layers(count=1, pitch=220.0, radiation_lengths=24.7, interaction_lengths=1.1),),
-        "multi_test_small",
-    )
-    known = load_detector("ild_g4")
-    parts = [dataclasses.replace(x, layers=crystals) if x.kind == "ecal" else x for x in known.calorimeters]
-    detector = dataclasses.replace(known, name="crystals", calorimeters=tuple(parts))
-    said = (
-        r"'crystals' is unlike all that 'general' was trained on: radiation lengths of a layer of the ECAL 24\.7 \(tr"
-    )
-    with pflow.open_events(sample_dir / f"{path}.root", detector=detector) as file:
-        assert re.search(said, readable_models(file)["general"])
-        with pytest.raises(InputError, match=f"{said}.*pflow fit --start-from general.*--checkpoint general"):
-            shipped_model(file)
-    options = {"detector": detector, "checkpoint": "general", "output": tmp_path / "reco.root", "device": "cpu"}
-    with pytest.warns(ImplausibleWarning, match="24.7 .*unlike these, and energies will be wrong"):
-        reconstruct_files([sample_dir / f"{path}.root"], **options)
+@pytest.mark.filterwarnings("ignore::pflow.event.events.ImplausibleWarning")
+def test_each_file_of_a_detector_that_general_does_not_suit_is_refused_unless_it_is_named(events, tmp_path):
+    """It reads a stronger field, and nothing whose layers are not known; photons in crystals get twice their energy."""
+    known, changed = load_detector("ild_g4"), {"stronger": {"b_field": 4.0}}
+    crystals = Layers(count=1, pitch=220.0, radiation_lengths=24.7, interaction_lengths=1.1)
+    for name, layers in (("bare", ()), ("crystals", (crystals,))):
+        parts = [dataclasses.replace(x, layers=layers) if x.kind == "ecal" else x for x in known.calorimeters]
+        changed[name] = {"calorimeters": tuple(parts)}
+    for name, changes in changed.items():
+        detector = dataclasses.replace(known, name=name, **changes)
+        write_events(tmp_path / f"{name}.root", dataclasses.replace(events[:1], detector=detector))
+    said = {
+        "bare": "does not say layers of ecal_barrel, ecal_endcap",
+        "crystals": r"unlike all that 'general' was trained on: radiation lengths of a layer of the ECAL 24\.7 \(tr",
+    }
+    remedies = "or name a model with --checkpoint", "pflow fit --start-from general.*--checkpoint general"
+    options = {"output_dir": tmp_path / "reco", "device": "cpu"}
+    with pytest.warns(BadEntriesWarning, match="2 of 3 files"):
+        summary = reconstruct_files([tmp_path / f"{name}.root" for name in changed], on_error="skip", **options)
+    assert [path.name for path in summary.written] == ["stronger.reco.root"]
+    for (name, text), remedy, error in zip(said.items(), remedies, summary.failed, strict=True):
+        assert re.search(f"{name}.root, 'detector': .*{text}.*{remedy}", str(error))
+        with pflow.open_events(tmp_path / f"{name}.root") as file:
+            assert re.search(text, readable_models(file)["general"])
+    with pytest.warns(ImplausibleWarning, match=r"24\.7 .*unlike these, and energies will be wrong"):
+        reconstruct_files([tmp_path / "crystals.root"], checkpoint="general", **options)
 
 
 def test_outputs_add_up():
