@@ -369,7 +369,7 @@ def reconstruct_files(
         if checkpoint is None:
             open_input = functools.partial(_open_suited, worker)
         elif as_model:
-            open_input = functools.partial(_open_as_model, worker)
+            open_input = functools.partial(open_as_model, worker)
         opened = (open_inputs(out, worker, options, open_input, resume=resume) for out in outputs)
         for out, results in itertools.groupby(run(itertools.chain.from_iterable(opened), executor), itemgetter(0)):
             try:
@@ -516,7 +516,7 @@ def write(output: OutputWriter, results: Iterable[Result[Any]], on_progress: Cal
     return total
 
 
-def _open_as_model(worker: Worker, path: str) -> EventFile:
+def open_as_model(worker: Worker, path: str) -> EventFile:
     """Open an input as the model's detector; an InputError names how another detector differs."""
     model = worker.model
     try:

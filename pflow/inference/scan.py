@@ -26,7 +26,7 @@ from pflow.event.merge import Merge
 from pflow.event.move import Move
 from pflow.event.scales import Scales, measure
 from pflow.event.truth import Targets
-from pflow.inference.events import MAX_HITS, batch_limits, check_geometry, pick_device, with_detector
+from pflow.inference.events import MAX_HITS, batch_limits, pick_device, with_detector
 from pflow.inference.files import (
     INPUT_KEYS,
     Settings,
@@ -34,6 +34,7 @@ from pflow.inference.files import (
     describe_input,
     entries_of_a_chunk,
     executor_for,
+    open_as_model,
     provenance,
     run,
     stem,
@@ -308,10 +309,9 @@ def _samples(
     """The samples by their names, in the order of the files; InputError: no entries, a file twice, or not the model's
     detector."""
     samples: dict[str, Sample] = {}
+    unnamed = worker.settings.reading.detector is worker.model.tokeniser.detector  # nobody named the files' own
     for path in paths:
-        file = worker.files.open(path)
-        if worker.settings.reading.detector is worker.model.tokeniser.detector:  # nobody named the files' own
-            check_geometry(file.read_all(0, LOOKED_AT, truth=False)[0], worker.model.tokeniser.detector)
+        file = open_as_model(worker, path) if unnamed else worker.files.open(path)
         chunks = Chunk.of(file, entries_of_a_chunk(cluster, file.num_entries, chunk_size))
         if entries is not None:
             chunks = [Chunk(path, c.start, min(c.stop, entries)) for c in chunks if c.start < entries]

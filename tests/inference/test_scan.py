@@ -403,7 +403,7 @@ def test_a_model_of_one_size_hardly_sees_smaller_cells(sample, options, sized):
         ({"vary": {"layers": [7]}}, "no multiple of 7"),
         ({"vary": {"cells": [2]}, "detector": ["ild_g4", "cld"]}, "one detector for all files or one for each of 1"),
         ({"vary": {"cells": [2]}, "cluster": "local:1"}, "path of the checkpoint"),
-        ({"vary": {"cells": [2]}, "detector": None, "file": "cld_zqq_small.edm4hep.root"}, "it is of another detector"),
+        ({"vary": {"cells": [2]}, "detector": None, "file": "cld_zqq_small.edm4hep.root"}, "is of detector 'cld', and"),
     ],
 )
 def test_what_cannot_be_scanned_is_refused_before_any_work(sample, options, more, message):
