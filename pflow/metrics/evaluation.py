@@ -456,9 +456,9 @@ def _evaluate_files(
         shown = {name: ", ".join(paths) for name, paths in part_files.items()}
         try:
             truth_chunks = reading.iterate(truth[part], chunk_size)
-            for events, recos in _chunks(total, part_files, truth_chunks, collection, chunk_size):
-                # With the first chunk alone, since each further one would repeat the warning.
-                if not total.counts["n_events"]:
+            chunks = _chunks(total, part_files, truth_chunks, collection, chunk_size)
+            for number, (events, recos) in enumerate(chunks):
+                if not number:  # each further chunk would repeat the warning
                     for name, paths in part_files.items():
                         check_description(paths[0], name, events)
                 total.update(events, recos, on_error=reading.on_error, files=shown)

@@ -23,7 +23,6 @@ from pflow.io.particles_root import NOTE, RecoWriter, read_provenance
 from pflow.io.root import write_note
 from pflow.metrics.evaluation import (
     Evaluation,
-    check_description,
     check_input,
     check_order,
     truth_settings,
@@ -32,6 +31,7 @@ from pflow.metrics.evaluation import (
 from pflow.metrics.match import HitMatching, Matching
 from pflow.metrics.report import EvaluationSettings, document, method, paired, summary
 from pflow.metrics.stats import Number, Series, leaves
+from pflow.physics.detector import digest
 
 pytestmark = pytest.mark.usefixtures("few_resamples")
 
@@ -543,13 +543,19 @@ def test_links_from_missing_tracks_or_without_targets_are_refused(events, pandor
         pflow.evaluate(dataclasses.replace(pandora, track_links=links), events, oracle=False)
 
 
-def test_another_description_that_was_made_in_python_is_named(events, monkeypatch):
+def test_another_description_is_named_also_of_a_later_file(sample, events, pandora, write, tmp_path, monkeypatch):
+    """It was made in Python, and has a name alone."""
+    truth = [sample, sample.with_name("gamma1_test_small.root")]
+    others = pflow.read_events(truth[1])
+    second = Reconstruction(particles=others.reference, event=others.event, flags=others.flags)
+    recos = [write(reco).rename(tmp_path / f"{n}.root") for n, reco in enumerate((pandora, second))]
     made = {"configuration": {"tokeniser": {"config": {"geometry": True}}}}
     made["options"] = {"detector": "mine", "read_as": {"name": "mine", "b_field": 4.0}}
+    described = {str(recos[0]): digest(events.detector), str(recos[1]): "of before"}
     monkeypatch.setattr("pflow.metrics.evaluation.provenance_of", lambda _: made)
-    monkeypatch.setattr("pflow.metrics.evaluation._inputs", lambda _: [{"description": "of before"}])
-    with pytest.warns(ImplausibleWarning, match=r"another description \(detector 'mine' as it was described then\)"):
-        check_description("reco.root", "PFlow", events)
+    monkeypatch.setattr("pflow.metrics.evaluation._inputs", lambda path: [{"description": described.get(str(path))}])
+    with pytest.warns(ImplausibleWarning, match=r"1\.root: .* \(detector 'mine' as it was described then\)"):
+        pflow.evaluate(recos, truth, oracle=False)
 
 
 @pytest.fixture
