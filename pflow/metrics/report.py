@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import json
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -537,11 +538,7 @@ def _plain(tree: Mapping[str, Any]) -> dict[str, Any]:
 
 def without_nan(content: Any) -> Any:
     """Plain data with None for numbers that are not finite, which JSON does not have."""
-    if isinstance(content, Mapping):
-        return {key: without_nan(value) for key, value in content.items()}
-    if isinstance(content, list):
-        return [without_nan(value) for value in content]
-    return None if isinstance(content, float) and not math.isfinite(content) else content
+    return json.loads(json.dumps(content), parse_constant=lambda _: None)
 
 
 def check_figures(folder: Path, *, force: bool) -> None:
