@@ -96,7 +96,8 @@ def evaluate(args: argparse.Namespace) -> int:
         files, **truth_options(args), e_min=args.e_min, use_tracks=not args.ignore_tracks, matching=matches
     )
     made = {name: provenance_of(paths[0]) for name, paths in files.items()}
-    warn_of_training((made[args.collection] or {}).get("configuration", {}), truth)
+    for of_model in made.values():  # those to compare with, too
+        warn_of_training((of_model or {}).get("configuration", {}), truth)
     with progress_bar(quiet=args.quiet, transient=True) as show:
         show("evaluating", 0, None)
         result = evaluate(

@@ -115,9 +115,10 @@ def test_events_that_the_model_was_trained_on_are_said(evaluated, folder, tmp_pa
     write_reco(
         tmp_path / "r.root", reconstruction(read_events(folder / "truth.root")), configuration={"provenance": made}
     )
-    with patch("pflow.metrics.evaluation.evaluate", side_effect=KeyboardInterrupt):
-        evaluated(reco=tmp_path / "r.root")
-    assert ("truth.root: the model was trained on this file, or one of its name" in capsys.readouterr().err) is seen
+    for compare, reco in (((), tmp_path / "r.root"), (("--compare", f"other={tmp_path / 'r.root'}"), "reco.root")):
+        with patch("pflow.metrics.evaluation.evaluate", side_effect=KeyboardInterrupt):
+            evaluated(*compare, reco=reco)
+        assert ("truth.root: the model was trained on this file, or one of its name" in capsys.readouterr().err) is seen
 
 
 def test_events_that_the_model_was_calibrated_on_are_said(folder):
