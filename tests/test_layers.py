@@ -26,6 +26,7 @@ LAYERS = (
 
 ONLY_IN = {
     "uproot": {"io"},
+    "mmh3": {"io"},
     "xxhash": {"io"},
     "h5py": {"io"},
     "matplotlib": {"plots"},

@@ -31,6 +31,7 @@ from pathlib import Path
 from typing import Any
 
 import awkward as ak
+import mmh3
 import numpy as np
 import numpy.typing as npt
 
@@ -172,28 +173,12 @@ class DataModel:
 
 
 def collection_id(name: str) -> int:
-    """Id of a collection as podio makes it: MurmurHash3 (x86, 32 bits, seed 0; A. Appleby) of its name.
+    """Id of a collection as podio makes it: MurmurHash3 (x86, 32 bits, seed 0) of its name.
 
     >>> collection_id("MCParticles")
     2714477136
     """
-
-    def rotated(word: int, bits: int) -> int:
-        return (word << bits | word >> (32 - bits)) & 0xFFFFFFFF
-
-    def mixed(word: int) -> int:
-        return rotated((word * 0xCC9E2D51) & 0xFFFFFFFF, 15) * 0x1B873593 & 0xFFFFFFFF
-
-    key = name.encode()
-    value, n_full = 0, len(key) // 4 * 4
-    for start in range(0, n_full, 4):
-        value ^= mixed(int.from_bytes(key[start : start + 4], "little"))
-        value = (rotated(value, 13) * 5 + 0xE6546B64) & 0xFFFFFFFF
-    # The last bytes, fewer than 4; without any, mixed(0) is 0 and changes nothing.
-    value ^= mixed(int.from_bytes(key[n_full:], "little")) ^ len(key)
-    for shift, factor in ((16, 0x85EBCA6B), (13, 0xC2B2AE35)):
-        value = ((value ^ (value >> shift)) * factor) & 0xFFFFFFFF
-    return value ^ (value >> 16)
+    return mmh3.hash(name, signed=False)
 
 
 def _members(lines: Sequence[str]) -> Members:
