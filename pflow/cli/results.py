@@ -235,17 +235,21 @@ def scan(args: argparse.Namespace) -> int:
     """Compare variants of a detector with one model and without retuning, by changed events or simulated samples."""
     from rich.console import Console
 
-    from pflow.inference import scan as scans
     from pflow.metrics.scan import parse_variations
 
     parse_variations(args.vary)  # before torch is loaded
+    from pflow.checkpoint import read_checkpoint
+    from pflow.inference import scan as scans
+
     options = {name: value for name, value in vars(args).items() if name not in ("files", "quiet")}
     for name in ("oracle", "null_test"):
         options[name] = not options.pop(f"no_{name}")
     with progress_bar(quiet=args.quiet) as show:
         show("scanning", 0, None)
         result = scans.scan(args.files, **options, on_progress=show)
-    warn_of_training(result.provenance["configuration"], [entry["path"] for entry in result.provenance["inputs"]])
+    tuned = read_checkpoint(args.tuned).header.to_dict() if args.tuned else {}
+    for configuration in (result.provenance["configuration"], tuned):
+        warn_of_training(configuration, [entry["path"] for entry in result.provenance["inputs"]])
     console = Console(quiet=args.quiet)
     # For a file or a pipe, rich would take 80 columns.
     if not console.is_terminal:

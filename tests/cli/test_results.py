@@ -316,14 +316,18 @@ def test_a_scan_is_a_table_figures_and_a_report(scanned):
     assert main(["inspect", str(scanned / "scan.json")]) == 0
 
 
-def test_a_scan_of_events_that_the_model_was_trained_on_says_so(folder, tmp_path, capsys):
-    made = {
-        "inputs": [{"path": str(folder / "truth.root")}],
-        "configuration": {"provenance": {"train": ["truth.root"]}},
-    }
+@pytest.mark.parametrize("tuned", [False, True])
+def test_a_scan_of_events_that_a_model_was_trained_on_says_so(folder, tmp_path, capsys, tuned):
+    known = {"provenance": {"train": ["truth.root"]}}
+    made = {"inputs": [{"path": str(folder / "truth.root")}], "configuration": {} if tuned else known}
     done = SimpleNamespace(provenance=made, tables=lambda width: [], sentences=[])
-    with patch("pflow.inference.scan.scan", return_value=done):
-        assert main(["scan", str(folder / "truth.root"), "--vary", "cells=2", "-o", str(tmp_path)]) == 0
+    header = SimpleNamespace(to_dict=lambda: known)
+    with (
+        patch("pflow.inference.scan.scan", return_value=done),
+        patch("pflow.checkpoint.read_checkpoint", return_value=SimpleNamespace(header=header)),
+    ):
+        options = ["--tuned", "mine"] if tuned else []
+        assert main(["scan", str(folder / "truth.root"), "--vary", "cells=2", "-o", str(tmp_path), *options]) == 0
     assert "truth.root: the model was trained on this file" in capsys.readouterr().err
 
 
