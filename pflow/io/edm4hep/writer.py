@@ -66,17 +66,20 @@ class Edm4hepRecoWriter(OutputWriter):
         self._hit_collections: list[str] = []  # of the input, unless the output has its own hits
         self._track_id = self._mc_id = None
         # The output holds its own tracks or hits where it cannot refer to the input's.
-        self._own_hits, self._sim_links = True, False
+        self._own_hits, self._own_tracks, self._sim_links = True, True, False
         if reader is not None and self._copy is not None:
-            self._own_hits, self._sim_links = reader.sim or bool(reader.chosen.subsets), reader.sim
-            self._hit_collections = [] if self._own_hits else reader.chosen.hit_collections
-            self._track_id = next((reader.file.id_of(name) for name in reader.sources["tracks"]), None)
+            hits, tracks = reader.chosen.hit_collections, reader.sources["tracks"]
+            # podio does not look at the type that a reference leads to: objects of edm4eic cannot be referred to.
+            edm4hep = {name for name, info in copied.items() if info.data_type.startswith("edm4hep::")}
+            self._own_hits = reader.sim or bool(reader.chosen.subsets) or not edm4hep.issuperset(hits)
+            self._sim_links, self._hit_collections = reader.sim, [] if self._own_hits else hits
+            self._track_id = next((reader.file.id_of(name) for name in tracks if name in edm4hep), None)
+            self._own_tracks = self._track_id is None and (file.truth_tracks or bool(tracks))
             self._mc_id = next((reader.file.id_of(name) for name in reader.sources["truth"] if name in copied), None)
         if mc_links and self._mc_id is None:
             message = "links to Monte Carlo particles need an EDM4hep file that holds them, of podio 1.3 or later"
             raise InputError(message, file=file.path, field=next(iter(file.detector.truth_particles), None))
         self._mc_links = mc_links
-        self._own_tracks = self._track_id is None and (self._copy is None or file.truth_tracks)
         self._no_d0 = False
         added = names.collections(
             mc_links=mc_links,

@@ -1,4 +1,6 @@
+import functools
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -65,8 +67,8 @@ def read(podio: Callable[..., PodioFile], toy: Detector) -> Callable[..., Events
 def write_podio(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
     """Writes content (`tests/data/podio_content.yaml`) as podio does, with types and an encoding of cell ids."""
 
-    def write(content: dict[str, Any], *, dropped: tuple[str, ...] = ()) -> Path:
-        """`dropped`: collections of the metadata that are not in the tree."""
+    def write(content: dict[str, Any], *, dropped: tuple[str, ...] = (), namespace: str = "edm4hep") -> Path:
+        """`dropped`: collections of the metadata that are not in the tree; `namespace`: of hits and tracks."""
         columns: dict[str, dict[str, Any]] = {}
         counts: dict[str, Any] = {}
         for key, values in content.items():
@@ -74,10 +76,15 @@ def write_podio(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]
             columns.setdefault(field, {})[member] = np.array([value for event in values for value in event])
             counts[field] = np.array([len(event) for event in values])
         fields = {field: Filled(counts=counts[field], columns=inner) for field, inner in columns.items()}
-        path, model = tmp_path_factory.mktemp("podio") / "podio.root", DataModel(DEFINITION)
-        collections = [(model, CollectionInfo(name=name, data_type=kind, id=id)) for name, (kind, id) in TYPES.items()]
+        renamed = functools.partial(re.sub, r'edm4hep::(?=(CalorimeterHit|Track)(":|Collection))', f"{namespace}::")
+        path, definition = tmp_path_factory.mktemp("podio") / "podio.root", renamed(json.dumps(DEFINITION))
+        model, types = (
+            DataModel(json.loads(definition)),
+            {name: (renamed(kind), id) for name, (kind, id) in TYPES.items()},
+        )
+        collections = [(model, CollectionInfo(name=name, data_type=kind, id=id)) for name, (kind, id) in types.items()]
         with uproot.recreate(path) as file:
-            definitions = {"edm4hep": (json.dumps(DEFINITION), (1, 2, 3))}
+            definitions = {"edm4hep": (definition, (1, 2, 3))}
             writer = FrameWriter(file, collections=collections, definitions=definitions)
             writer.extend(fields, [{"Float": {"weight": [0.5]}, "String": {"name": ["one", "two"]}}, {}])
             kind = "edm4hep::TrackCollection"

@@ -194,6 +194,15 @@ def test_an_input_that_is_not_copied_has_its_hits_and_tracks_written(write, cont
         reconstruct(path, mc_links=True)
 
 
+def test_hits_and_tracks_of_edm4eic_are_not_referred_to(write_podio, content, reconstruct, same_reco):
+    out, made, _ = reconstruct(write_podio(content, namespace="edm4eic"))
+    assert same_reco(read_reco(out), made)
+    for branch, ours in {"_PFlowClusters_hits": "PFlowCaloHits", "_PFlow_tracks": "PFlowTracks"}.items():
+        ids = {reference["collectionID"] for event in objects(uproot.open(out), branch) for reference in event}
+        assert ids == {collection_id(ours)}
+    assert open_podio(out).types["Tracks"] == "edm4eic::TrackCollection"
+
+
 def test_hits_and_tracks_of_another_schema_are_written_as_collections(reconstruct, sample_dir, same_reco, caplog):
     with caplog.at_level("INFO", "pflow"):
         out, made, events = reconstruct(sample_dir / "multi_test_small.root", detector=None, stop=3)
