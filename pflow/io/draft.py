@@ -11,7 +11,7 @@ import dataclasses
 import itertools
 import math
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
@@ -49,6 +49,7 @@ REGION_NAMES = (("other", r"ring|plug|other"), ("barrel", r"barrel"), ("endcap",
 """Patterns of collection names, in lower case, by kind and region of calorimeter; the first match counts."""
 
 FLOW = re.compile(r"pfo|pandora|particleflow", re.IGNORECASE)  # names of particles of a particle flow algorithm
+NOT_FIRST = re.compile(r"unfiltered|truth|generated", re.IGNORECASE)  # names of EICrecon's preliminary and true objects
 
 COLLECTIONS = {  # fields of a detector that name collections, and what these hold; "guessed": of several, one is read
     "tracks": ("guessed", "tracks; the first that a file holds is read"),
@@ -227,16 +228,26 @@ def collect(file: PodioFile, stop: int, given: Mapping[str, str]) -> tuple[list[
     groups = _groups(samples, given, left_out, stop)
     digitised = [sample.name for group in groups for sample in group.samples if not sample.simulated]
     pairs = {name: link_pairs(file, name, stop) for name in of["Link"]}
-    hit_links, track_links = (_choose_links(pairs, names, of["MCParticle"]) for names in (digitised, of["Track"]))
-    linked = {name for link in (*hit_links, *track_links) for pair in pairs[link] for name in pair}
+    hit_links, of_tracks = (_choose_links(pairs, names, of["MCParticle"]) for names in (digitised, of["Track"]))
+    linked = Counter[str]()
+    for link in (*hit_links, *of_tracks):
+        for pair, number in pairs[link].items():
+            linked.update(dict.fromkeys(pair, number))
     flow = [name for name in of["ReconstructedParticle"] if counts[name] or FLOW.search(name)]
+
+    def order(name: str, number: int) -> tuple[Any, ...]:
+        return NOT_FIRST.search(name) is not None, -number, name
+
+    tracks = sorted(
+        of["Track"], key=lambda name: (name not in linked, "refit" not in name.lower(), *order(name, linked[name]))
+    )
     named = {
-        "tracks": sorted(of["Track"], key=lambda name: (name not in linked, "refit" not in name.lower(), name)),
+        "tracks": tracks,
         "tracker_hits": [name for name in of["TrackerHit"] if counts[name] or name in file.encodings],
         "truth_particles": sorted(of["MCParticle"], key=lambda name: (name not in linked, -counts[name], name)),
         "hit_links": hit_links,
-        "track_links": track_links,
-        "references": sorted(flow, key=lambda name: (not FLOW.search(name), -counts[name], name))[:1],
+        "track_links": _choose_links(pairs, tracks[:1], of["MCParticle"]),
+        "references": sorted(flow, key=lambda name: (not FLOW.search(name), *order(name, counts[name])))[:1],
         "sim_tracker_hits": of["SimTrackerHit"],
     }
     return groups, {field: tuple(names) for field, names in named.items()}, left_out
@@ -596,8 +607,9 @@ def _field(file: PodioFile, detector: Detector, entries: int, notes: Notes, *, g
         return given
     if not estimates:
         raise InputError(
-            f"nothing in the file tells the field: fewer than {measure.MIN_TRACKS} tracks with links to Monte Carlo"
-            f" particles in {entries} entries, and no parameter of that name; give the field in T with --b-field",
+            f"nothing in the file tells the field: fewer than {measure.MIN_TRACKS} tracks with a curvature and links to"
+            f" Monte Carlo particles in {entries} entries, and no parameter of that name; give the field in T with"
+            " --b-field",
             file=file.path,
         )
     best, uncertainty, source = estimates[0]

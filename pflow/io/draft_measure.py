@@ -16,7 +16,7 @@ from pflow.errors import InputError, PflowError
 from pflow.event import jagged
 from pflow.event.closure import ROUNDS, TrackDeposits
 from pflow.event.scales import ELECTRON
-from pflow.io.edm4hep.podio import PodioFile
+from pflow.io.edm4hep.podio import PodioFile, track_states
 from pflow.io.edm4hep.reader import Edm4hepReader
 from pflow.physics import geometry
 from pflow.physics.arrays import Floats
@@ -198,7 +198,9 @@ def measure_field(file: PodioFile, detector: Detector, stop: int) -> list[tuple[
         one_tesla = dataclasses.replace(detector, b_field=1.0, calorimeters=tuple(scaled))
         events = Edm4hepReader(file, detector=one_tesla).read(0, stop)
         tracks, truth, links = events.tracks, events.truth, events.track_links
-        if tracks is not None and truth is not None and links is not None:
+        # Momenta of tracks without states are as fitted in the true field, whatever the detector's.
+        states = any(track_states(file.columns, name) for name in detector.tracks)
+        if states and tracks is not None and truth is not None and links is not None:
             # What the reader returns is not validated: links may lead beyond the lists.
             good = (links.source < ak.num(tracks)) & (links.particle >= 0) & (links.particle < ak.num(truth))
             # A track can be linked to several particles; it has the momentum of its main one.

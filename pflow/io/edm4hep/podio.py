@@ -549,16 +549,20 @@ SIGNATURES = (
 )
 """Types of EDM4hep by members that they have; the first that fits holds."""
 
+PERIGEE = (*(f"{part}.{axis}" for part in ("position", "momentum") for axis in "xyz"), "charge")
+"""Members of edm4eic::Track, which has no states: where it is closest to the beam, mm, GeV."""
+
 READ = {
     "CalorimeterHit": ("cellID", "energy", "position.x", "position.y", "position.z"),
     "SimCalorimeterHit": ("cellID", "energy", "position.x", "position.y", "position.z"),
     "MCParticle": ("PDG", "generatorStatus", "charge", "mass", "momentum.x", "momentum.y", "momentum.z"),
     "ReconstructedParticle": ("energy", "charge", "momentum.x", "momentum.y", "momentum.z"),
     "Track": ("trackStates_begin", "trackStates_end"),
+    "edm4eic::Track": PERIGEE,
     "TrackerHit": ("position.x", "position.y", "position.z", "time"),
     "SimTrackerHit": ("cellID", "position.x", "position.y", "position.z", "momentum.x", "momentum.y", "momentum.z"),
 }
-"""Members without which objects of a type cannot be read."""
+"""Members without which objects of a type, or of all of a kind, cannot be read."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -592,8 +596,9 @@ def list_collections(file: PodioFile) -> list[Collection]:
             collections.append(Collection(name=subset, type=_type_of(file, subset), subset=True))
         elif columns.members(name) and not _is_auxiliary(name, file):
             collection = Collection(name=name, type=_type_of(file, name))
-            why = ", ".join(f"no {key}" for key in READ.get(collection.kind, ()) if not columns.has(name, key))
-            if not why and collection.kind == "Track" and track_states(columns, name) is None:
+            needed = READ.get(collection.type, READ.get(collection.kind, ()))
+            why = ", ".join(f"no {key}" for key in needed if not columns.has(name, key))
+            if not why and needed == READ["Track"] and track_states(columns, name) is None:
                 why = "no track states"
             collections.append(dataclasses.replace(collection, unreadable=why))
         elif file.ids_stored and name in named:  # plain numbers, podio::UserDataCollection

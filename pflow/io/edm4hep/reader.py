@@ -27,9 +27,12 @@ from pflow.event.schema import make_hits, make_particles, make_tracker_hits, mak
 from pflow.io.edm4hep import simulated
 from pflow.io.edm4hep.podio import (
     LINK_ENDS,
+    PERIGEE,
     SUBSET,
+    Collection,
     Joined,
     PodioFile,
+    count_objects,
     expand,
     link_pairs,
     list_collections,
@@ -43,10 +46,10 @@ from pflow.physics.detector import Detector, TruthTracking
 from pflow.physics.kinematics import at_calorimeter, follow_to_calorimeter
 from pflow.physics.pdg import known_charges
 
-AT_IP, AT_FIRST_HIT, AT_LAST_HIT, AT_CALORIMETER = 1, 2, 3, 4
+ELSEWHERE, AT_IP, AT_FIRST_HIT, AT_LAST_HIT, AT_CALORIMETER = range(5)
 """Values of ``location`` in edm4hep::TrackState. A track's vertex is its first state in this order, else any other."""
 
-FIRST_ONLY = {"tracks": "trackStates_begin", "truth": "PDG", "reference": "energy"}
+FIRST_ONLY = ("tracks", "truth", "reference")
 """Only the first available collection of these parts is read; all collections of another part are joined."""
 
 TRUTH_MEMBERS = {
@@ -205,10 +208,10 @@ class Sources:
         return Joined(self.collections["truth"], [jagged.count(particles)], len(particles))
 
 
-def _is_filled(file: PodioFile, name: str, member: str) -> bool:
-    """Whether a collection with this member has an object in the first entries."""
+def _is_filled(file: PodioFile, name: str) -> bool:
+    """Whether a collection has an object in the first entries."""
     with suppress(InputError):  # an entry that cannot be decoded
-        return bool(jagged.count(file.get(range(min(file.num_entries, MAX_LINKED)), name, member)).any())
+        return count_objects(file, Collection(name=name, type=""), min(file.num_entries, MAX_LINKED)) > 0
     return True
 
 
@@ -244,7 +247,7 @@ def choose_sources(
     for part, names in others_named.items():
         held = there[part] = tuple(name for name in names if columns.has(name))
         if part in FIRST_ONLY and len(held) > 1:
-            first = next((name for name in held if _is_filled(file, name, FIRST_ONLY[part])), held[0])
+            first = next((name for name in held if _is_filled(file, name)), held[0])
             there[part] = (first,)
             if first != held[0]:
                 notes[held[0]] = f"{held[0]} is empty in the first entries, and {first} is read"
@@ -468,11 +471,13 @@ def read_tracks(file: PodioFile, sources: Sources, span: range) -> ak.Array:
     calorimeter, the helix is followed, and so it is for a few hard tracks whose state is on the other side of the IP.
     """
     (collection,), detector = sources.collections["tracks"], sources.detector
-    location_by_event, parameters = _states(file, collection, span)
-    location = jagged.flat(location_by_event)
-    begin, end = (file.get(span, collection, f"trackStates_{side}") for side in ("begin", "end"))
-    track, member = expand(begin, end, jagged.count(location_by_event))
-    counts = jagged.count(begin)
+    location_by_event, parameters = _states(file, sources, collection, span)
+    location, counts = jagged.flat(location_by_event), jagged.count(location_by_event)
+    track = member = np.arange(len(location))
+    if file.columns.has(collection, "trackStates_begin"):
+        begin, end = (file.get(span, collection, f"trackStates_{side}") for side in ("begin", "end"))
+        track, member = expand(begin, end, counts)
+        counts = jagged.count(begin)
 
     d0, z0, phi, omega, tan_lambda, x, y, _ = parameters
     usable = np.isfinite(parameters).all(axis=0) & (omega != 0)
@@ -521,8 +526,16 @@ def read_tracks(file: PodioFile, sources: Sources, span: range) -> ak.Array:
     return make_tracks(b_field=b_field, **{name: jagged.unflatten(values, counts) for name, values in columns.items()})
 
 
-def _states(file: PodioFile, collection: str, span: range) -> tuple[ak.Array, Floats]:
-    """Locations [event, state] and parameters of all states of tracks: `STATE`, float64 [8, state]."""
+def _states(file: PodioFile, sources: Sources, collection: str, span: range) -> tuple[ak.Array, Floats]:
+    """Locations [event, state] and parameters of all states of tracks: `STATE`, float64 [8, state].
+
+    Tracks of edm4eic have one each, whose curvature follows from momentum and field.
+    """
+    if file.columns.has(collection, "momentum.x"):
+        x, y, z, px, py, pz, charge = (jagged.flat(file.get(span, collection, key), np.float64) for key in PERIGEE)
+        omega, phi, tan_lambda = kinematics.track_from_momentum(px, py, pz, charge, sources.detector.b_field)
+        location = _filled(file.get(span, collection, "charge"), np.int32(ELSEWHERE))
+        return location, np.stack([0 * x, 0 * x, phi, omega, tan_lambda, x, y, z])
     states = track_states(file.columns, collection)
     if states is None:
         message = f"the tracks have no states; expected _{collection}_trackStates or {collection}_1"
@@ -557,7 +570,7 @@ def _states_elsewhere(file: PodioFile, sources: Sources, collection: str) -> boo
         # Set first: where an entry cannot be decoded, it is not read again for every span.
         sources.states_elsewhere = False
         with suppress(InputError):  # an entry that cannot be decoded
-            location, parameters = _states(file, collection, range(min(file.num_entries, MAX_LINKED)))
+            location, parameters = _states(file, sources, collection, range(min(file.num_entries, MAX_LINKED)))
             elsewhere = ~_at_front(_position(parameters), sources.detector)
             mine = elsewhere[jagged.flat(location) == AT_CALORIMETER]
             sources.states_elsewhere = note_states(sources, collection, "calorimeter", mine)

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 import uproot
 
+from pflow.errors import InputError
 from pflow.event.events import ImplausibleWarning
 from pflow.io.draft import Answers, draft_detector
 from pflow.io.edm4hep.podio import collection_id
@@ -84,42 +85,54 @@ EIC_CALORIMETERS = ("EcalBarrelScFiRecHits", "EcalEndcapNRecHits", "HcalBarrelRe
 
 @pytest.fixture
 def eic_file(made_up, write):
-    """Hits, tracks, particles and links as EDM4eic has them: hits know their layer, tracks have no states."""
+    """Hits, tracks, particles and links as EICrecon has them: hits know their layer, tracks have no states."""
     names = dict(zip(CALORIMETERS, EIC_CALORIMETERS, strict=True))
     content = {}
-    for key, values in made_up(radius=820.0, z=1700.0).items():
+    for key, values in (made := made_up(radius=820.0, z=1700.0)).items():
         name, _, member = key.partition(".")
-        if "Track" not in key:
+        if "Track" not in name:
             content[f"{names.get(name, name)}.{member}"] = values
     for name in names.values():
         content[f"{name}.layer"] = content[f"{name}.cellID"] >> 5
         content[f"{name}.energyError"] = content[f"{name}.timeError"] = content[f"{name}.time"]
         content[f"{name}.cellID"] = np.arange(1200).reshape(4, 300)
-    ones = [[1.0]] * 4
-    content |= {f"CentralCKFTracks.{member}": ones for member in ("charge", "chi2", "momentum.x", "momentum.y")}
-    content |= {f"ReconstructedParticles.{member}": ones for member in ("energy", "charge", "mass", "goodnessOfPID")}
-    content |= {f"ReconstructedParticles.momentum.{axis}": ones for axis in "xyz"}
-    content["ReconstructedParticles.PDG"] = [[22]] * 4
+    tracks = {"B0TrackerCKFTracks": 3, "CentralCKFTracks": 12, "CentralCKFTracksUnfiltered": 12}
+    for name, count in tracks.items():
+        columns = {f"momentum.{axis}": content[f"MCParticles.momentum.{axis}"] for axis in "xyz"}
+        columns |= {f"position.{axis}": np.zeros((4, 12)) for axis in "xyz"} | {"charge": content["MCParticles.charge"]}
+        content |= {f"{name}.{member}": values[:, :count] for member, values in columns.items()}
+        link = f"{name}Associations"
+        content[f"{link}.weight"] = made["TrackLinks.weight"][:, :count]
+        for end, side, to in (("from", "rec", name), ("to", "sim", "MCParticles")):
+            content[f"_{link}_{side}.index"] = made[f"_TrackLinks_{end}.index"][:, :count]
+            content[f"_{link}_{side}.collectionID"] = np.full((4, count), collection_id(to))
+    particles = ("GeneratedParticles", "ReconstructedParticles")
+    ones, members = [[1.0]] * 4, ("energy", "charge", "mass", "goodnessOfPID", *(f"momentum.{axis}" for axis in "xyz"))
+    content |= {f"{name}.{member}": ones for name in particles for member in members}
+    content |= {f"{name}.PDG": [[22]] * 4 for name in particles}
     types = dict.fromkeys(names.values(), "edm4eic::CalorimeterHitCollection")
-    types |= {"CentralCKFTracks": "edm4eic::TrackCollection", "MCParticles": "edm4hep::MCParticleCollection"}
-    types["ReconstructedParticles"] = "edm4eic::ReconstructedParticleCollection"
-    return write(content, ids={name: number for number, name in enumerate(types, 1)}, types=types)
+    types |= dict.fromkeys(tracks, "edm4eic::TrackCollection") | {"MCParticles": "edm4hep::MCParticleCollection"}
+    types |= dict.fromkeys(map("{}Associations".format, tracks), "edm4eic::MCRecoTrackParticleAssociationCollection")
+    types |= dict.fromkeys(particles, "edm4eic::ReconstructedParticleCollection")
+    return write(content, ids={name: collection_id(name) for name in types}, types=types)
 
 
 @pytest.mark.filterwarnings("ignore::pflow.event.events.ImplausibleWarning")  # random energies are of no shower
-def test_edm4eic_hits_are_read_and_its_tracks_refused_by_name(eic_file):
-    draft = draft_detector(eic_file, Answers(b_field=1.7))
-    reason = "no trackStates_begin, no trackStates_end"
-    assert draft.left_out["CentralCKFTracks"] == f"edm4eic::Track, {reason}"
-    assert draft.to_fill_in()["tracks"] == "the file has no tracks, but CentralCKFTracks, which cannot be read"
-    missing = {part.name: part.reason for part in inspect_file(eic_file).missing}
-    assert missing["tracks"] == f"CentralCKFTracks (edm4eic::Track) has {reason}"
-    detector = draft.detector
+def test_hits_and_tracks_of_edm4eic_are_read(eic_file):
+    with pytest.raises(InputError, match=r"fewer than 3 tracks with a curvature .* in T with --b-field"):
+        draft_detector(eic_file)  # momenta do not tell the field
+    detector = draft_detector(eic_file, Answers(b_field=1.7)).detector
     assert [calorimeter.collections for calorimeter in detector.calorimeters] == [(name,) for name in EIC_CALORIMETERS]
     assert detector.ecal_inner_radius == pytest.approx(820.0, abs=3.0)
+    assert detector.tracks == ("CentralCKFTracks", "B0TrackerCKFTracks", "CentralCKFTracksUnfiltered")
+    assert detector.track_links == ("CentralCKFTracksAssociations",)
     assert detector.references == ("ReconstructedParticles",)
     events = read_events(eic_file, detector=detector)
     layers = np.concatenate(events.hits.layer.to_list())
     assert (layers.min(), layers.max()) == (0, 24)
-    assert events.tracks is None
     assert ak.num(events.reference).to_list() == [1, 1, 1, 1]
+    tracks, linked = events.tracks, events.truth[events.track_links.particle]
+    assert ak.to_numpy(tracks.momentum.py) == pytest.approx(ak.to_numpy(linked.momentum.py), rel=1e-5)
+    assert ak.to_numpy(tracks.charge).tolist() == linked.charge.to_list()
+    radius, z = np.hypot(tracks.calo_position.x, tracks.calo_position.y), abs(tracks.calo_position.z)
+    assert ak.all(ak.isclose(radius, detector.ecal_inner_radius) | ak.isclose(z, detector.ecal_inner_z))
