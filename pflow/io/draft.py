@@ -300,6 +300,8 @@ def _groups(samples: Sequence[HitSample], given: Mapping[str, str], left_out: di
         if found is None:
             where = f"in which part of the detector is not known; --place {sample.name}=ecal_barrel or another says it"
             left_out[sample.name] = f"{counted(len(sample), 'hit')}, {where}"
+        elif len(sample) and not sample.position.any():  # k4RecCalorimeter: cells, which another collection places
+            left_out[sample.name] = f"{counted(len(sample), 'hit')} without positions"
         elif found[0] == "lumi":
             left_out[sample.name] = "hits of a luminosity or other very forward calorimeter"
         else:

@@ -100,7 +100,7 @@ def test_without_hits_of_a_region_its_lengths_must_be_filled_in(made_up, write_m
     assert all(getattr(draft.detector, name) == pytest.approx(lengths[name], abs=3.0) for name in {*lengths} - unknown)
 
 
-def test_a_copy_of_a_collection_is_left_out(made_up, write_made_up):
+def test_copies_of_a_collection_are_left_out(made_up, write_made_up):
     content = made_up()
     content["ECALBarrel.cellID"] = np.arange(1200).reshape(4, 300)
     merged = {
@@ -108,9 +108,15 @@ def test_a_copy_of_a_collection_is_left_out(made_up, write_made_up):
         for key, values in content.items()
         if key.startswith("ECALBarrel.")
     }
-    draft = draft_detector(write_made_up(content | merged, encodings=None))
+    unplaced = {
+        f"CellsOfEcalBarrel.{key.split('.', 1)[1]}": 0 * values if "position" in key else values
+        for key, values in content.items()
+        if key.startswith("ECALBarrel.")
+    }
+    draft = draft_detector(write_made_up(content | merged | unplaced, encodings=None))
     assert draft.detector.calorimeters[0].collections == ("ECALBarrel",)
     assert draft.left_out["EcalBarrelMerged"] == "holds mostly the cells of ECALBarrel"
+    assert draft.left_out["CellsOfEcalBarrel"] == "1,200 hits without positions"
 
 
 @pytest.fixture(scope="module")
