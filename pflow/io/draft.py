@@ -506,7 +506,8 @@ def _calorimeter(group: Group, file: PodioFile, answers: Answers, slope: float) 
     note("layers", "given" if absorber else "fill in", text, layers)
     # Without layers, hits are at cell centres: the first is as far behind the face as the last before the end.
     depth = sum(part.count * part.pitch for part in layers)
-    ahead = 0.0 if cells.pitches else max(0.0, depth - cells.back + cells.front) / 2
+    missing = layers[0].pitch - cells.pitches[0] if cells.pitches else max(0.0, depth - cells.back + cells.front)
+    ahead = missing / 2
     faces = {"inner_radius" if group.region == "barrel" else "inner_z": cells.front - ahead}
     how, text = "guessed", f"99.5% of {seen} are behind it"
     if ahead:
@@ -524,7 +525,8 @@ def _calorimeter(group: Group, file: PodioFile, answers: Answers, slope: float) 
         text = "by the layers" if len(as_good) == 1 else f"{' or '.join(map(str, as_good))} fit the layers equally well"
         note("sides", "measured" if len(as_good) == 1 else "guessed", f"{text}; 0: a cylinder", cells.shape.sides)
         note("phase", "measured", "rad, azimuth of the normal of a side", round(cells.shape.phase, 4))
-    size = ("measured", "mm") if cells.size else ("fill in", "mm; too few cells are hit (--entries)")
+    neighbour = "mm to the nearest neighbour; of oblong or unequal cells write the root of their mean area"
+    size = ("measured", neighbour) if cells.size else ("fill in", "mm; too few cells are hit (--entries)")
     note("cell_size", *size, cells.size or None)
     required = group.kind != "muon" and group.region != "other"
     place: Any = {"name": group.name, "kind": group.kind, "region": group.region}
@@ -560,6 +562,9 @@ def _layers(cells: Cells, absorber: str | None) -> tuple[tuple[Layers, ...], str
         if len(matter) > len(pitches) > 0:
             text += f"; the last {len(matter) - len(pitches)} of {len(matter)} without hits"
         pitches += [pitches[-1] if pitches else extent / len(matter)] * (len(matter) - len(pitches))
+        if len(cells.pitches) == len(matter) == 2:  # as for crystals: half of each is between the centres
+            spare = (sum(pitches) - sum(thickness for thickness, *_ in matter)) / 2
+            pitches = [thickness + spare for thickness, *_ in matter]
         for i, (thickness, *_) in enumerate(matter):
             if cells.pitches and thickness > pitches[i] + 0.05:
                 message = f"absorber '{absorber}': {thickness:g} mm in a layer of {pitches[i]:g} mm"

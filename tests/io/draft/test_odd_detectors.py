@@ -85,6 +85,16 @@ def test_crystals_of_one_layer_are_asked_for_their_depth(made_up, write_made_up)
     assert crystals.cell_size == pytest.approx(10.0, rel=0.05)
 
 
+def test_crystals_of_two_lengths_meet_between_their_centres(made_up, write_made_up):
+    content = without(made_up(sides=0), "ECALBarrel") | barrel("EcalBarrelCrystals", 1575.0, 100.0, 2, 10.0)
+    path = write_made_up(content)
+    crystals = described(draft_detector(path, Answers(absorber={"ecal_barrel": "PbWO4:1x50+1x150"})))["ecal_barrel"]
+    assert [part.pitch for part in crystals.layers] == pytest.approx([50.0, 150.0], abs=0.1)
+    assert crystals.inner_radius == pytest.approx(1600.0, abs=0.2)
+    with pytest.raises(ConfigError, match=r"50 mm in a layer of 40 mm"):
+        draft_detector(path, Answers(absorber={"ecal_barrel": "PbWO4:1x50+1x170"}))
+
+
 def test_crystals_without_layers_lie_in_the_depth_that_is_given(made_up, write_made_up):
     """Cells along phi and z, whose centres are at other radii along z."""
     content = barrel("EcalBarrelCrystals", 1690.0, 20.0, 1, 10.0)
