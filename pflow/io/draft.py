@@ -327,6 +327,9 @@ def _groups(samples: Sequence[HitSample], given: Mapping[str, str], left_out: di
             # Muon collections are joined whatever their cells, so few hits leave no doubt about them.
             if kind != "muon" and len(sizes) > 1 and min(sizes) < geometry.MIN_CELLS:
                 by += ", with too few hits to tell whether the collections are alike (--entries)"
+            here = (group for group in groups if (group.kind, group.region) == (kind, region))
+            if inside := [group.name for group in here if cells.among(group.cells)]:
+                by += f", in the depth of {inside[0]}: if each measures the whole energy, as in ePIC, delete one"
             place = Note(how, f"{by} ({', '.join(placed or names)})")
             name = kind if kind == "muon" else f"{kind}_{region}"
             name = name if number == 1 else f"{name}_{number}"

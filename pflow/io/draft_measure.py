@@ -99,6 +99,11 @@ class Cells(NamedTuple):
         # At least 1 mm: without layers both pitches are 0, and any gap would be too wide.
         return same_cells and same_layers and gap < 3 * max(*pitches, 1.0)
 
+    def among(self, other: Cells) -> bool:
+        """Whether the middle of these is not behind those of another collection, on the same side."""
+        z, others = self.sample.position[:, 2], other.sample.position[:, 2]
+        return (self.front + self.back) / 2 < other.back and z.min() < others.max() and others.min() < z.max()
+
 
 def measure_cells(samples: Sequence[HitSample], region: str) -> Cells | None:
     """Measure a ``barrel``, or endcaps and rings, by the digitised hits, else by the simulated ones; None without."""

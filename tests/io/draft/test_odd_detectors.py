@@ -46,6 +46,7 @@ def test_two_calorimeters_behind_each_other_are_two(made_up, write_made_up):
     content |= barrel("EcalBarrelRear", 1600.0 + 60.0 + 273.0, 6.0, 12, 5.0, seed=2)
     draft = draft_detector(write_made_up(content), ABSORBERS)
     near, far = described(draft)["ecal_barrel"], described(draft)["ecal_barrel_2"]
+    assert draft.notes["calorimeters.ecal_barrel_2.kind"].text == "name (EcalBarrelRear)"
     assert (near.collections, far.collections) == (("EcalBarrelFront",), ("EcalBarrelRear",))
     assert (near.inner_radius, far.inner_radius) == pytest.approx((1600.0, 1933.0), abs=0.5)
     assert [part.count for part in (*near.layers, *far.layers)] == [10, 12]
@@ -56,7 +57,9 @@ def test_imaging_layers_between_fibres_are_calorimeters_of_their_own(made_up, wr
     content = without(made_up(sides=0), "ECALBarrel") | barrel("EcalBarrelScFi", 1600.0, 16.0, 12, 15.0)
     content |= barrel("EcalBarrelImaging", 1603.0, 32.0, 6, 0.5, seed=3)
     answers = Answers(absorber={"ecal_barrel": "lead:8", "ecal_barrel_2": "silicon:0.5", "hcal": "steel:20"})
-    parts = described(draft_detector(write_made_up(content), answers))
+    draft = draft_detector(write_made_up(content), answers)
+    note, parts = draft.notes["calorimeters.ecal_barrel_2.kind"], described(draft)
+    assert note.text.startswith("name, in the depth of ecal_barrel: if each measures the whole energy, as in ePIC, del")
     assert parts["ecal_barrel"].collections == ("EcalBarrelScFi",)
     assert parts["ecal_barrel_2"].collections == ("EcalBarrelImaging",)
     (fibres,), (imaging,) = parts["ecal_barrel"].layers, parts["ecal_barrel_2"].layers
