@@ -614,12 +614,12 @@ def _calorimeters(scales: Scales, detector: Detector) -> Iterator[Check]:
 def _energies(part: Calorimeter, hits: Table) -> Iterator[Check]:
     """Energies of a calorimeter's hits, which rise: their scale, that of groups of them, and their ends; and times."""
     energy, layer, event = (hits[name] for name in ("energy", "layer", "event"))
-    if part.n_layers < N_LAYERS:
-        typical = float(np.median(energy))
+    typical, low = float(np.median(energy)), Estimate.of(energy, LOWER)
+    if part.n_layers < N_LAYERS or typical == low.value:  # the same where the readout is digital
         text = f"a typical hit of {part.name} has {typical:.3g} GeV: is its unit GeV?"
         yield Check("cells", HIT_ENERGY[0] < typical < HIT_ENERGY[1], text)
     elif length := part.layers[0].radiation_lengths:  # else it is not known
-        (of_length, factor), low = CELLS[part.kind], Estimate.of(energy, LOWER)
+        of_length, factor = CELLS[part.kind]
         scale, step = part.electron_scale * (part.hadron_scale or 1.0), SURE * low.sigma
         expected = 1e-3 * of_length * length / scale
         if np.ptp(event) == 0:  # one event: a single shower may lie in thicker layers

@@ -269,6 +269,11 @@ def links_of_the_hcal_shuffled(events):
     return dataclasses.replace(events, hit_links=dataclasses.replace(links, particle=of).records())
 
 
+def test_a_digital_readout_has_no_smallest_energies(jets):
+    mean = hits(lambda of: {"energy": np.full(len(of["energy"]), of["energy"][part(of, "hcal")].mean())}, "hcal")
+    assert not {"cells"} & problems(mean(jets))
+
+
 def test_one_event_shows_links_to_other_hits(full):
     assert "links of trails" not in problems(full)
     for change in (shuffled_links, next_hits):
