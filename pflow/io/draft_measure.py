@@ -33,6 +33,9 @@ MIN_ELECTRON = 2.0  # GeV, momentum of an electron; softer ones lose more in fro
 MAX_BEHIND = 0.01  # largest energy of an electron in the HCAL over its momentum
 PEAK = 0.22  # largest difference of the logarithm of an electron's energy over its momentum from the median
 NARROW_PEAK = 0.08  # largest median deviation of these, as a fraction: electrons have 0.03 to 0.05
+MOST = (
+    0.55  # smallest fraction of all tracks like electrons near it: 0.6 to 0.9, without electrons and in jets 0.3 to 0.5
+)
 JETS = 8.0  # tracks of an event, on average, from which on the events are of jets
 NEUTRALS = 1.06  # factor by which neutral particles near tracks of jets make the scale too small, in ild_g4's Z -> qq
 MAX_FIELD = 10.0  # T, of a detector; a larger one shows other units of lengths or momenta
@@ -256,7 +259,8 @@ def measure_scales(file: PodioFile, detector: Detector, stop: int) -> dict[str, 
 def _electron_scales(entries: TrackDeposits) -> Floats:
     """Momentum over energy of isolated tracks that deposit nearly all energy in the ECAL, [electron]; use the median.
 
-    In single particles of ild_g4 and CLD 95% of them are electrons; n tracks measure the scale to 0.09 / sqrt(n).
+    In single particles of ild_g4 and CLD 95% of them are electrons; n tracks measure the scale to 0.09 / sqrt(n). None
+    where most tracks like these are hadrons, as in jets.
     """
     p, (in_hcal, elsewhere) = entries.momentum, entries.narrow.T
     showers = entries.isolated() & (p > MIN_ELECTRON) & (in_hcal < MAX_BEHIND * p) & (elsewhere > 0)
@@ -269,8 +273,8 @@ def _electron_scales(entries: TrackDeposits) -> Floats:
     chosen = near(max(np.geomspace(*HADRON_SCALES, 24).tolist(), key=lambda scale: len(near(scale))))
     for _ in range(ROUNDS):
         chosen = near(float(np.median(chosen))) if len(chosen) else chosen
-    # The energies of hadrons that shower in the ECAL make no narrow peak.
-    narrow = len(chosen) > 0 and np.median(np.abs(chosen / np.median(chosen) - 1)) < NARROW_PEAK
+    # The energies of hadrons that shower in the ECAL make no narrow peak, and few hadrons may seem to.
+    narrow = len(chosen) > MOST * len(scales) and np.median(np.abs(chosen / np.median(chosen) - 1)) < NARROW_PEAK
     return chosen if narrow else chosen[:0]
 
 

@@ -300,7 +300,7 @@ def test_a_parameter_gives_the_field_and_others_do_not(cld_sim_path):
 @pytest.mark.parametrize("scale", [0.5, 0.8, 1.0, 1.4])
 def test_electrons_give_the_scale_of_the_ecal_and_hadrons_none(scale):
     rng = np.random.default_rng(1)
-    n_electrons, n = 60, 110
+    n_electrons, n = 70, 110
     momentum = rng.uniform(3.0, 40.0, n)
     in_ecal = (
         np.where(np.arange(n) < n_electrons, rng.normal(1.0, 0.06, n), rng.normal(0.55, 0.18, n)) * momentum / scale
@@ -320,3 +320,7 @@ def test_electrons_give_the_scale_of_the_ecal_and_hadrons_none(scale):
     assert len(_electron_scales(TrackDeposits(**only_hadrons))) == 0
     crowded = TrackDeposits(**vars(entries) | {"separation": np.zeros(n)})
     assert len(_electron_scales(crowded)) == 0
+    # As in ild_g4's Z -> qq: hadrons of which less than half have some 0.58 of their momentum there, within 8%.
+    narrow = np.concatenate([rng.normal(0.58, 0.035, 35), rng.uniform(0.05, 1.3, 75)]) * momentum / scale
+    of_jets = TrackDeposits(**vars(entries) | {"narrow": np.stack([np.zeros(n), narrow], axis=1)})
+    assert len(_electron_scales(of_jets)) == 0
