@@ -426,7 +426,8 @@ def _lengths(
         notes["ecal_inner_radius"] = Note("fill in", f"{no_barrel} how far out the endcaps have hits")
         notes["ecal_outer_radius"] = Note("fill in", f"{no_barrel} as thick as the endcaps")
     if endcap is not None:
-        z = endcap.cells.sample.position[:, 2]
+        endcaps = (group for group in groups if (group.kind, group.region) == ("ecal", "endcap"))
+        z = np.concatenate([group.cells.sample.position[:, 2] for group in endcaps])  # each may have its own technology
         if (z < 0).any() and (z > 0).any() and abs(z[z > 0].min() + z[z < 0].max()) > UNLIKE:
             fronts = f"the first hits of the endcaps are at z = {z[z < 0].max():.0f} and {z[z > 0].min():.0f} mm"
             notes["ecal_inner_z"] = Note("guessed", f"{fronts}; this is the nearer one")

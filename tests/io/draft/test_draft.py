@@ -78,10 +78,17 @@ def test_a_file_without_the_field_is_refused(made_up, write_made_up):
     assert draft_detector(path, Answers(b_field=3.0)).detector.tracks == ("Tracks",)
 
 
-def test_endcaps_that_begin_at_different_z_are_said_to(made_up, write_made_up):
+@pytest.mark.parametrize("alike", [True, False])
+def test_endcaps_that_begin_at_different_z_are_said_to(made_up, write_made_up, alike):
     content = made_up()
     z = content["ECALEndcap.position.z"]
-    z += 400 * (z > 0)
+    forward = z > 0
+    z += 400 * forward
+    content["ECALEndcap.cellID"] = np.arange(1200).reshape(4, 300)
+    for key in [key for key in content if key.startswith("ECALEndcap.") and not alike]:  # other cells, as in ePIC
+        rows, factor = list(zip(content[key], forward, strict=True)), 3 if key.endswith((".x", ".y")) else 1
+        content[f"EcalEndcapP.{key.split('.', 1)[1]}"] = [factor * row[side] for row, side in rows]
+        content[key] = [row[~side] for row, side in rows]
     draft = draft_detector(write_made_up(content, encodings=None))
     assert draft.detector.ecal_inner_z == pytest.approx(2000.0, abs=3.0)
     note = draft.notes["ecal_inner_z"]
