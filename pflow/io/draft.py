@@ -174,9 +174,7 @@ def _draft(file: PodioFile, answers: Answers, entries: int) -> DetectorDraft:
         if named[field]:
             notes[field] = Note(how, what)
         elif not optional.get(field):
-            unreadable = [name for name, why in left_out.items() if field == "tracks" and "::Track, " in why]
-            text = f", but {', '.join(unreadable)}, which cannot be read" if unreadable else ""
-            notes[field] = Note("fill in", f"the file has no {what.split(';')[0]}{text}")
+            notes[field] = Note("fill in", f"the file has no {what.split(';')[0]}")
     # Field and scales are measured by reading events, for which a detector must be there already.
     detector = dataclasses.replace(detector, b_field=_field(file, detector, entries, notes, given=answers.b_field))
     scales = measure.measure_scales(file, detector, entries)
