@@ -274,6 +274,12 @@ def test_a_digital_readout_has_no_smallest_energies(jets):
     assert not {"cells"} & problems(mean(jets))
 
 
+def test_a_scale_that_is_not_known_gives_no_expected_energies(jets):
+    double, unscaled = energy(2.0, "hcal")(jets), with_parts(jets.detector, "hcal", hadron_scale=None)
+    assert "a fifth of the hits of hcal" in said_of(double)
+    assert "a fifth of the hits of hcal" not in said_of(dataclasses.replace(double, detector=unscaled))
+
+
 def test_one_event_shows_links_to_other_hits(full):
     assert "links of trails" not in problems(full)
     for change in (shuffled_links, next_hits):
