@@ -26,10 +26,10 @@ def few(sample_dir, tmp_path_factory):
     return path
 
 
-def test_energies_and_covariances_change_and_directions_do_not(sample_dir, tmp_path, call):
-    events = read_events(sample_dir / "gamma1_test_small.root", entry_stop=20)
-    file = tmp_path / "photons.root"  # enough of them to replace a curve
-    write_events(file, read_events(sample_dir / "gamma1_train_small.root", entry_stop=320))
+def test_energies_and_covariances_change_and_directions_do_not(few, tmp_path, monkeypatch, call):
+    monkeypatch.setattr("pflow.calibration.MIN_REPLACING", 15)  # photons enough to replace a curve
+    monkeypatch.setattr("pflow.calibration.MIN_PHOTONS", 4)
+    events, file = read_events(few), few
     calibrated, again = tmp_path / "calibrated", tmp_path / "again"
     for checkpoint, output in (("ild-g4-photon", calibrated), (calibrated, again)):
         assert call("calibrate", file, "--checkpoint", checkpoint, "-o", output) == 0
