@@ -15,11 +15,23 @@ run() { # run SECONDS FILE COMMAND...: at most so long and not beyond the end; i
     timeout $((limit < left ? limit : (left > 1 ? left : 1))) "$@" 2>&1 | tee -a "$file"
 }
 
-run 60 versions.txt python3 -c '
+run 60 versions.txt python3 - "$data" "$out" << 'PYTHON'
+import json, sys
+from pathlib import Path
+from pflow.cli.recipe import load_recipe, merged
 from pflow.config import VERSION, versions
 import torch
 print("pflow", VERSION, versions("torch", "numpy", "awkward", "uproot", "pytorch-lightning"), torch.version.cuda)
-print(torch.cuda.get_device_name() if torch.cuda.is_available() else "no GPU")'
+print(torch.cuda.get_device_name() if torch.cuda.is_available() else "no GPU")
+# The continuation, whose batches are of the size that fits.
+data, out = map(Path, sys.argv[1:])
+files = {split: sorted(map(str, [*data.glob(f"*_{split}.root"), *data.glob(f"*_{split}_small.root")])) for split in ("train", "val")}
+changes = {"data": {**files, "repeat": None, "max_tokens": None}, "model": {"warmup": 0.01, "final_lr": 1.0, "lr": 1e-4}}
+stage = {}
+for part in load_recipe("general").stages:
+    stage = merged(stage, part)
+(out / "continuation.yaml").write_text(json.dumps(merged(stage, changes)))
+PYTHON
 device=cpu sizes=(1) runs=1
 if ! grep -q "^no GPU" "$out/versions.txt"; then
     nvidia-smi >> "$out/versions.txt"
@@ -35,18 +47,6 @@ run 150 times.txt python3 scripts/bench.py gpu "$events" --device $device --even
 fits=$(sed -n 's/^fits: \([0-9]*\) events/\1/p' "$out/times.txt" | tail -1)
 batch=$((${fits:-8} / 2))
 batch=$((batch < 4 ? 4 : batch < 256 ? batch : 256))
-python3 - "$data" "$out" << 'PYTHON'
-import json, sys
-from pathlib import Path
-from pflow.cli.recipe import load_recipe, merged
-data, out = map(Path, sys.argv[1:])
-files = {split: sorted(map(str, [*data.glob(f"*_{split}.root"), *data.glob(f"*_{split}_small.root")])) for split in ("train", "val")}
-changes = {"data": {**files, "repeat": None, "max_tokens": None}, "model": {"warmup": 0.01, "final_lr": 1.0, "lr": 1e-4}}
-stage = {}
-for part in load_recipe("general").stages:
-    stage = merged(stage, part)
-(out / "continuation.yaml").write_text(json.dumps(merged(stage, changes)))
-PYTHON
 left=$((end - SECONDS - 75)) # the rest is for looking at the data and for the last validation
 words=(--config "$out/continuation.yaml" --start-from general --output "$out/run" --data.batch-size "$batch" --trainer.precision bf16-mixed)
 words+=(--trainer.enable-progress-bar false --trainer.max-steps 10000 --trainer.val-check-interval 50 --trainer.limit-val-batches 8)
