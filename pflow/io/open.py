@@ -152,14 +152,18 @@ def best_detector(file: PodioFile, *, sim: bool | None = None) -> Detector:
 
 
 def first_entries(reader: Reader) -> Events | None:
-    """The first entries, None if they cannot be decoded."""
+    """The first entries that have hits, None if they cannot be decoded."""
     try:
-        return reader.read(0, min(MAX_ENTRIES, reader.num_entries), truth=False)
+        for start in range(0, max(reader.num_entries, 1), MAX_ENTRIES):
+            events = reader.read(start, min(start + MAX_ENTRIES, reader.num_entries), truth=False)
+            if jagged.count(events.hits).any():
+                break
     except InputError as error:
         # An error without an entry is about a missing column, not about damaged bytes.
         if error.entry is None:
             raise
         return None
+    return events
 
 
 class EventFile:

@@ -137,9 +137,11 @@ def test_entries_that_cannot_be_decoded_leave_the_geometry_unknown(write, damage
 def test_the_detector_whose_ecal_has_the_hits(sample_dir, tmp_path, name, detector):
     path = tmp_path / "no_note.root"
     with uproot.open(sample_dir / f"{name}_small.root") as file, uproot.recreate(path) as copy:
-        branches = file["events"].arrays(entry_stop=20)
-        copy.mktree("events", {key: branches[key].type.content for key in branches.fields})
-        copy["events"].extend({key: branches[key] for key in branches.fields})
+        branches = file["events"].arrays(entry_stop=20, how=dict)
+        copy.mktree("events", {key: values.type.content for key, values in branches.items()})
+        # The first ten entries are empty.
+        first = {key: values[:10, :0] if values.ndim > 1 else values[:10] for key, values in branches.items()}
+        copy["events"].extend({key: ak.concatenate([first[key], values[10:]]) for key, values in branches.items()})
     with open_events(path) as file:
         assert file.detector.name == detector
         assert len(file.read(0, 5)) == 5
