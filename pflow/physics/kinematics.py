@@ -23,7 +23,7 @@ COVARIANCE = ("xx", "xy", "yy", "xz", "yz", "zz", "xt", "yt", "zt", "tt")
 The lower triangle, row by row, as in edm4hep::ReconstructedParticle::covMatrix: element (i, j), i >= j, is at
 i (i + 1) / 2 + j (edm4hep.yaml, utils/cov_matrix_utils.h, edm4hep::FourMomCoords)."""
 
-FRONT = 0.9  # share of the way to the calorimeter's front face from which on a point is near it
+FRONT = 0.98  # share of the way to the calorimeter's front face from which on a point is near it
 
 Array = npt.NDArray[np.floating[Any]]
 

@@ -367,9 +367,9 @@ def test_a_tracks_best_states_are_taken_and_followed_to_the_axis(run_event):
 
 @pytest.mark.parametrize(("n_elsewhere", "third"), [(1, ""), (2, ""), (3, "0 0 2800"), (3, "0 nan 2000")])
 def test_states_elsewhere_than_at_the_calorimeter_are_not_used(run_event, n_elsewhere, third):
-    points = ("100 0 0", "0 2400 0", third)[:n_elsewhere]  # inside; behind the barrel; behind an endcap, or nowhere
-    barrel = ("1700 0 900", "0 1800 -100", "1630 0 0", "0 2100 0", "2200 0 0")
-    there = (*barrel, "0 0 2000", "0 0 -2600", "9 9 2300", "0 1810 2100")  # the last four in endcaps
+    points = ("1750 0 0", "0 2400 0", third)[:n_elsewhere]  # inside; behind the barrel; behind an endcap, or nowhere
+    barrel = ("1770 0 900", "0 1800 -100", "1780 0 0", "0 2030 0", "1990 0 0")
+    there = (*barrel, "0 0 2170", "0 0 -2480", "9 9 2300", "0 1810 2100")  # the last four in endcaps
     tracks = [[{"location": 1, "phi": i / 4}, {"location": 4, "point": p}] for i, p in enumerate((*points, *there))]
     rows = run_event("elsewhere", *lines_of(*tracks))
     assert_tracks(rows, *tracks)

@@ -28,7 +28,7 @@ constexpr double most_unused = 0.1;  // MOST_UNUSED of pflow/event/events.py
 constexpr double min_behind = 2;  // GeV; MIN_BEHIND and MANY_BEHIND of pflow/io/edm4hep/reader.py
 constexpr std::size_t many_behind = 5;
 constexpr double at_axis = 10;           // mm; AT_AXIS of pflow/io/edm4hep/reader.py
-constexpr double front = 0.9, far = 3;  // of the way to the front face: at_calorimeter of pflow/physics/kinematics.py
+constexpr double front = 0.98, far = 3;  // of the way to the front face: at_calorimeter of pflow/physics/kinematics.py
 
 double dot(const Vector& a, const Vector& b) { return a[0] * b[0] + a[1] * b[1] + a[2] * b[2]; }
 
