@@ -393,6 +393,8 @@ def _explained(error: BaseException) -> tuple[int, str]:
         return 2 if isinstance(error, ConfigError) else 1, f"error: {' '.join(str(error).split())}"
     if isinstance(error, MemoryError):
         return 1, "error: out of memory"
+    if str(error).startswith("DataLoader worker"):  # was killed: so does Linux end what needs too much memory
+        return 1, f"error: {first_line(error)} Out of memory? Fewer --data.num-workers need less"
     return 1, f"error: {first_line(error)} (unexpected: --debug shows where; please report it)"
 
 

@@ -102,6 +102,7 @@ def interrupted_import() -> ImportError:
         (OSError(5, "Input/output error", "a.root"), 1, "[Errno 5] Input/output error: 'a.root'"),
         (ZeroDivisionError("division by zero"), 1, "ZeroDivisionError: division by zero (unexpected: --debug shows"),
         (MemoryError(), 1, "out of memory"),
+        (RuntimeError("DataLoader worker (pid 7) is killed by signal: Killed. "), 1, "Killed. Out of memory? Fewer"),
         (KeyboardInterrupt(), 130, "interrupted"),
         (interrupted_import(), 130, "interrupted"),
     ],
