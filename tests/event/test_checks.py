@@ -593,6 +593,11 @@ TO_HAVE = r"events are expected to have"
         (60, recoded(-211, 11), r"[3-9]\d% of the energy of \d+ electrons, by links, is in an HCAL: are they of"),
         (30, second_half(energy(2.0, "ecal", "endcap")), "entries 15 to 29: a fifth of the hits of ecal_endcap"),
         (30, second_half(truth(lambda of: {x: 1.1 * of[x] for x in FOUR_MOMENTUM})), r"to 29: transv.* 0\.909 times"),
+        (
+            30,
+            lambda events: second_half(kept("hits", lambda of: of["layer"] < 15))(events.without_truth()),
+            "entries 20 to 29: no hits of ecal_endcap are in layers 15 to 29",
+        ),
         (30, second_half(reference(of_photons(0.0), *FOUR_MOMENTUM)), r"to 29: photons of the reference have 0\.00"),
         (25, reference(of_photons(-1.0), "pz"), r"\d+% of the \d\d hardest neutral .* of the reference have no hits"),
         (40, without_part("", in_octant), r"where they enter in the barrel: \d+% of \d+ between 45 and 67\.5 degrees"),
