@@ -336,7 +336,7 @@ def _impossible(
             # An index within the shortest list is within all: most chunks pass without a look at each index.
             if least >= low and most < size.min(initial=np.iinfo(np.int64).max):
                 continue
-            expected = "points outside the event's list"
+            expected = "points outside the event's list, as one of another event may"
             if field.points_to == "calorimeters":
                 expected = f"expected 0 to {size.max(initial=0) - 1}, a calorimeter of the detector"
             elif low < 0:

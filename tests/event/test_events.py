@@ -192,7 +192,7 @@ class TestValidate:
             (hits_of(x=-1e8 * ONE), "hits.position.x", r"at most 1e\+07 mm, found -100000000"),
             (hits_of(layer=70000 + INDEX), "hits.layer", "at most 65535, found 70000"),
             (truth_of(px=1e8 * ONE), "truth.energy", r"at most 1e\+07 GeV"),
-            (make_links(source=INDEX + 1, particle=INDEX), "hit_links.source", "event's list, found 2 at index 1"),
+            (make_links(source=INDEX + 1, particle=INDEX), "hit_links.source", "another event may, found 2 at index 1"),
             (make_links(source=INDEX, particle=INDEX - 1), "track_links.particle", "found -1 at index 0"),
             (make_links(source=INDEX, particle=INDEX, weight=BAD), "hit_links.weight", "a finite number, found nan"),
         ],

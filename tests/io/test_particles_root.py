@@ -132,7 +132,7 @@ class TestBothFormats:
     @pytest.mark.parametrize(
         ("part", "field", "branch", "value", "message"),
         [
-            ("hit_links", "particle", "PFlowCaloHitLink", 3, "points outside the event's list, found 3"),
+            ("hit_links", "particle", "PFlowCaloHitLink", 3, "list, as one of another event may, found 3"),
             ("hit_links", "weight", "PFlowCaloHitLink", -0.5, "at least 0, found -0.5"),
             ("particles", "energy", "PFlow", np.nan, "expected finite numbers"),
         ],
