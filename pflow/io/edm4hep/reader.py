@@ -278,9 +278,9 @@ def choose_sources(
         close = nearest(detector.tracks[0], tracks, n=1) if detector.tracks else []
         near = f" (nearest: {(close or tracks)[0]}, for 'tracks' of the description)" if detector.tracks else ""
         notes["tracks"] = f"no tracks are read: {what}, and the file has {', '.join(tracks)}{near}"
-    lists = [name for name, kind in kinds.items() if kind == "ReconstructedParticle"]
+    lists = [name for name, kind in kinds.items() if kind == "ReconstructedParticle" and columns.has(name)]
     for wrong in () if there["reference"] else detector.references:
-        if close := nearest(wrong, lists, n=1):
+        if wrong not in kinds and (close := nearest(wrong, lists, n=1)):  # subsets have their own note
             near = f"the file has no {wrong} (nearest: {close[0]}, for 'references' of the description)"
             notes["reference"] = f"no particles of another algorithm are read: {near}"
 

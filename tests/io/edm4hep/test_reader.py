@@ -130,6 +130,9 @@ def test_the_reference_is_read_with_old_and_new_names(read, write, content, toy,
     assert events.reference.mass.to_list() == [[2.0], [4.0]]
     with pytest.warns(ImplausibleWarning, match=r"algorithm are read: the file has no PandoraPFO \(nearest: Pandora,"):
         read_events(write(content), detector=replace(toy, references=("PandoraPFO",)))
+    subset = {f"PandoraPFO_objIdx.{member}": [[0], [0]] for member in ("index", "collectionID")}
+    with pytest.warns(ImplausibleWarning, match=r"PandoraPFO only refers to .* \(a subset\) and is not read; no coll"):
+        read_events(write(content | subset), detector=replace(toy, references=("PandoraPFO",)))
 
 
 @pytest.mark.parametrize(("header", "numbers"), [([[70], [71]], [70, 71]), ([[70], []], [70, 1]), (None, [0, 1])])
