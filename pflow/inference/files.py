@@ -331,7 +331,8 @@ def reconstruct_files(
             check_output(out.path, inputs=sources, force=force)
     skip_files = output_dir is not None and on_error == "skip"
     reading = FileOptions(detector=detector, schema=schema, layout=layout, truth_tracks=truth_tracks, on_error=on_error)
-    model = checkpoint if isinstance(checkpoint, TrainedModel) else load_model(checkpoint or DEFAULT)
+    named = DEFAULT if checkpoint is None else checkpoint
+    model = named if isinstance(named, TrainedModel) else load_model(named)
     if model.reconstructor.gives_uncertainties and model.calibration is None:
         text = "%s is not calibrated: photon energies and covariances are the network's own (see pflow calibrate)"
         logging.getLogger("pflow").info(text, model.path)

@@ -62,6 +62,8 @@ def test_each_file_of_a_detector_that_general_does_not_suit_is_refused_unless_it
             assert re.search(text, readable_models(file)["general"])
     with pytest.warns(ImplausibleWarning, match=r"24\.7 .*unlike these, and energies will be wrong"):
         reconstruct_files([tmp_path / "crystals.root"], checkpoint="general", **options)
+    with pytest.raises(InputError, match="not a folder of weights"):  # an empty name is not none
+        reconstruct_files([tmp_path / "stronger.root"], checkpoint="", **options)
 
 
 def test_outputs_add_up():
