@@ -87,7 +87,8 @@ class SampleScales:
     the detectors' names; None where it was not noted.
     """
 
-    REMOVED: ClassVar = ("near_tracks", "ecal_hit", "hcal_hit", "max_hits")  # in earlier models, and not read
+    # In earlier models, and not read; `load_model` takes calibrated_for from the provenance.
+    REMOVED: ClassVar = ("near_tracks", "ecal_hit", "hcal_hit", "max_hits", "calibrated_for")
 
     max_energy: float
     opening: float | None = None

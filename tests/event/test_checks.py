@@ -1090,7 +1090,7 @@ def test_scales_of_a_sample_of_few_objects_and_of_earlier_models(cld_rec):
     few = dataclasses.replace(cld_rec.without_truth(), tracks=cld_rec.tracks[:, :1], hits=cld_rec.hits[:, :10])
     of_few = measure(few).sample()
     assert (of_few.b_field, of_few.trails) == (None, {})
-    gone = {"near_tracks": 0.8, "ecal_hit": 0.01, "hcal_hit": None, "max_hits": 9}
+    gone = {"near_tracks": 0.8, "ecal_hit": 0.01, "hcal_hit": None, "max_hits": 9, "calibrated_for": []}
     assert from_plain(SampleScales, to_plain(sample) | gone, "sample") == sample
 
 
