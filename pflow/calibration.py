@@ -51,12 +51,12 @@ class Calibrated:
 
     Averages over files: `efficiency`, energy-weighted, `fakes`, fake energy fraction, `number_right`, fraction of
     events with the right number of particles, and `reference`, the efficiency of the files' reconstructed particles
-    (Pandora's), NaN without such. `detectors`: digests of the events' calorimeters,
-    by the detectors' names.
+    (Pandora's), NaN without such. `detectors`: digests of the events' calorimeters, by the detectors' names; None for
+    different ones of one name.
     """
 
     decoding: DecodingConfig
-    detectors: Mapping[str, str]
+    detectors: Mapping[str, str | None]
     efficiency: float
     fakes: float
     number_right: float
@@ -113,7 +113,7 @@ def calibrate(
         for decoding in decodings
     ]
     references, n_done = [ParticleMetrics(axes=()) for _ in inputs], 0
-    detectors: dict[str, str] = {}
+    detectors: dict[str, str | None] = {}
     encode = functools.partial(model.tokeniser.encode, truth=False)
     choose = functools.partial(targets_of, config=model.tokeniser.config)
     expected = Expected(targets=model.tokeniser.config.chosen_by, sample=model.tokeniser.sample)
@@ -126,7 +126,8 @@ def calibrate(
             # A model that reads the geometry takes each detector as it is described.
             as_read = reading.detector is None or model.tokeniser.config.geometry
             events = usable if as_read else with_detector(usable, model.tokeniser.detector)
-            detectors[events.detector.name] = digest(events.detector.calorimeters)
+            name, description = events.detector.name, digest(events.detector.calorimeters)
+            detectors[name] = description if detectors.get(name, description) == description else None
             tokens, events = without_refused(events, encode, on_error)
             # An event that is left out would have the right number of particles, 0.
             good = (events.flags & Flag.BAD_INPUT) == 0

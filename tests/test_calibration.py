@@ -29,6 +29,7 @@ from pflow.io.open import ReadOptions, read_events
 from pflow.metrics.match import Matching, ParticleTable, match
 from pflow.model.api import DecodingConfig
 from pflow.model.pointing import PointingDecodingConfig
+from pflow.physics.detector import digest
 from pflow.physics.kinematics import four_momentum_covariance, unit_vector
 from pflow.physics.pdg import CLASSES
 from pflow.tokens.particles import Calibration, Curve
@@ -193,6 +194,9 @@ def test_general_is_calibrated_in_the_geometry_of_the_files(sample_dir, tmp_path
     """Not in the one of the detector that it was first trained on."""
     events = read_events(sample_dir / "cld_multi_test_small.root", entry_stop=3)
     write_events(tmp_path / "cld.root", events)
+    first, *others = events.detector.calorimeters
+    other = dataclasses.replace(events.detector, calorimeters=(dataclasses.replace(first, cell_size=5.2), *others))
+    write_events(tmp_path / "other.root", dataclasses.replace(events, detector=other))
     monkeypatch.setattr("pflow.calibration.with_detector", None)
     model = load_model("general")
     named, known = (
@@ -202,6 +206,10 @@ def test_general_is_calibrated_in_the_geometry_of_the_files(sample_dir, tmp_path
         for detector in ("cld", None)
     )
     assert named == known
+    assert known[0].detectors == {"cld": digest(events.detector.calorimeters)}
+    # Of two descriptions of one name neither is noted: the last one would contradict the first.
+    files, decodings = [tmp_path / "cld.root", tmp_path / "other.root"], [model.reconstructor.decoding]
+    assert calibrate(model, files, decodings, device="cpu")[0].detectors == {"cld": None}
 
 
 @pytest.mark.filterwarnings("ignore::pflow.event.events.ImplausibleWarning")
