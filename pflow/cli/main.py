@@ -220,7 +220,9 @@ def truth_options(args: argparse.Namespace) -> dict[str, Any]:
     return {"rule": args.rule, "stable_status": args.stable_status, "invisible": invisible}
 
 
-def warn_of_training(configuration: Mapping[str, Any], paths: Iterable[str], *, calibration: bool = True) -> None:
+def warn_of_training(
+    configuration: Mapping[str, Any], paths: Iterable[str], *, calibration: bool = True, model: str = "the model"
+) -> None:
     """Warn of event files that a model was trained on, known by their UUIDs or, in older models, by their names.
 
     With `calibration` also of those that it was calibrated on.
@@ -231,14 +233,14 @@ def warn_of_training(configuration: Mapping[str, Any], paths: Iterable[str], *, 
     files, made, seen = [(path, file_uuid(path)) for path in paths], configuration.get("provenance"), dict[str, None]()
     known = {uuid for part in (made or {}).get("calibrated_on", ()) for uuid in part["uuids"]} if calibration else ()
     if fitted := [path for path, uuid in files if uuid in known]:
-        warn(f"{', '.join(fitted)}: the model was calibrated on this file: its scores are too good", ImplausibleWarning)
+        warn(f"{', '.join(fitted)}: {model} was calibrated on this file: its scores are too good", ImplausibleWarning)
     while made:
         for path, uuid in files:
             if uuid in made["uuids"] if "uuids" in made else Path(path).name in made.get("train", ()):
                 seen[path] = None
         made = made.get("began_with")
     if seen:
-        text = "the model was trained on this file, or one of its name, and is too good on events that it knows"
+        text = f"{model} was trained on this file, or one of its name, and is too good on events that it knows"
         warn(f"{', '.join(seen)}: {text}", ImplausibleWarning)
 
 

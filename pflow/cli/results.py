@@ -96,8 +96,8 @@ def evaluate(args: argparse.Namespace) -> int:
         files, **truth_options(args), e_min=args.e_min, use_tracks=not args.ignore_tracks, matching=matches
     )
     made = {name: provenance_of(paths[0]) for name, paths in files.items()}
-    for of_model in made.values():  # those to compare with, too
-        warn_of_training((of_model or {}).get("configuration", {}), truth)
+    for name, of_model in made.items():  # those to compare with, too
+        warn_of_training((of_model or {}).get("configuration", {}), truth, model=f"the model of {name}")
     with progress_bar(quiet=args.quiet, transient=True) as show:
         show("evaluating", 0, None)
         result = evaluate(
@@ -248,8 +248,8 @@ def scan(args: argparse.Namespace) -> int:
         show("scanning", 0, None)
         result = scans.scan(args.files, **options, on_progress=show)
     tuned = read_checkpoint(args.tuned).header.to_dict() if args.tuned else {}
-    for configuration in (result.provenance["configuration"], tuned):
-        warn_of_training(configuration, [entry["path"] for entry in result.provenance["inputs"]])
+    for name, configuration in {"the model": result.provenance["configuration"], "the tuned model": tuned}.items():
+        warn_of_training(configuration, [entry["path"] for entry in result.provenance["inputs"]], model=name)
     console = Console(quiet=args.quiet)
     # For a file or a pipe, rich would take 80 columns.
     if not console.is_terminal:

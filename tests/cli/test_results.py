@@ -115,10 +115,11 @@ def test_events_that_the_model_was_trained_on_are_said(evaluated, folder, tmp_pa
     write_reco(
         tmp_path / "r.root", reconstruction(read_events(folder / "truth.root")), configuration={"provenance": made}
     )
-    for compare, reco in (((), tmp_path / "r.root"), (("--compare", f"other={tmp_path / 'r.root'}"), "reco.root")):
+    for name, *compare in (("PFlow",), ("other", "--compare", f"other={tmp_path / 'r.root'}")):
         with patch("pflow.metrics.evaluation.evaluate", side_effect=KeyboardInterrupt):
-            evaluated(*compare, reco=reco)
-        assert ("truth.root: the model was trained on this file, or one of its name" in capsys.readouterr().err) is seen
+            evaluated(*compare, reco="reco.root" if compare else tmp_path / "r.root")
+        text = f"truth.root: the model of {name} was trained on this file, or one of its name"
+        assert (text in capsys.readouterr().err) is seen
 
 
 def test_events_that_the_model_was_calibrated_on_are_said(folder):
@@ -328,7 +329,7 @@ def test_a_scan_of_events_that_a_model_was_trained_on_says_so(folder, tmp_path, 
     ):
         options = ["--tuned", "mine"] if tuned else []
         assert main(["scan", str(folder / "truth.root"), "--vary", "cells=2", "-o", str(tmp_path), *options]) == 0
-    assert "truth.root: the model was trained on this file" in capsys.readouterr().err
+    assert f"truth.root: the {'tuned ' * tuned}model was trained on this file" in capsys.readouterr().err
 
 
 @pytest.fixture
