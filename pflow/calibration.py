@@ -25,7 +25,7 @@ from pflow.metrics.event import CountMetrics
 from pflow.metrics.match import Matches, Matching, ParticleMetrics, ParticleTable, match
 from pflow.metrics.stats import LEVEL, Columns, Floats
 from pflow.model.api import DecodingConfig
-from pflow.physics.detector import digest
+from pflow.physics.detector import calibration_digest
 from pflow.physics.kinematics import tangent_basis
 from pflow.physics.pdg import CLASSES
 from pflow.tokens.particles import CHARGED, CURVES, Calibration, Curve, Response, curve_index
@@ -126,7 +126,7 @@ def calibrate(
             # A model that reads the geometry takes each detector as it is described.
             as_read = reading.detector is None or model.tokeniser.config.geometry
             events = usable if as_read else with_detector(usable, model.tokeniser.detector)
-            name, description = events.detector.name, digest(events.detector.calorimeters)
+            name, description = events.detector.name, calibration_digest(events.detector)
             detectors[name] = description if detectors.get(name, description) == description else None
             tokens, events = without_refused(events, encode, on_error)
             # An event that is left out would have the right number of particles, 0.

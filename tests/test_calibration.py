@@ -29,7 +29,7 @@ from pflow.io.open import ReadOptions, read_events
 from pflow.metrics.match import Matching, ParticleTable, match
 from pflow.model.api import DecodingConfig
 from pflow.model.pointing import PointingDecodingConfig
-from pflow.physics.detector import digest
+from pflow.physics.detector import calibration_digest
 from pflow.physics.kinematics import four_momentum_covariance, unit_vector
 from pflow.physics.pdg import CLASSES
 from pflow.tokens.particles import Calibration, Curve
@@ -206,7 +206,7 @@ def test_general_is_calibrated_in_the_geometry_of_the_files(sample_dir, tmp_path
         for detector in ("cld", None)
     )
     assert named == known
-    assert known[0].detectors == {"cld": digest(events.detector.calorimeters)}
+    assert known[0].detectors == {"cld": calibration_digest(events.detector)}
     # Of two descriptions of one name neither is noted: the last one would contradict the first.
     files, decodings = [tmp_path / "cld.root", tmp_path / "other.root"], [model.reconstructor.decoding]
     assert calibrate(model, files, decodings, device="cpu")[0].detectors == {"cld": None}

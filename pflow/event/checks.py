@@ -24,7 +24,7 @@ from pflow.event.closure import HADRON_RESPONSE, HARD, HARDER, MIN_MOMENTUM, N_L
 from pflow.event.events import ImplausibleWarning
 from pflow.event.scales import BUSY, LARGEST, PI0, VERY_HARD, SampleScales, Scales, Table
 from pflow.physics.arrays import Floats, Index, Mask
-from pflow.physics.detector import ECAL, FACES, HCAL, KINDS, Calorimeter, Detector, digest
+from pflow.physics.detector import ECAL, FACES, HCAL, KINDS, Calorimeter, Detector, calibration_digest
 from pflow.physics.geometry import barrel_shape, kind_index, layer_pitches, measures
 from pflow.physics.pdg import mass_of
 
@@ -945,7 +945,7 @@ def check_training_range(detector: Detector, sample: SampleScales) -> Check:
     # A calibration on all detectors of the training holds for others as far as the training does.
     done, names = sample.calibrated_for, ", ".join(sample.calibrated_for)
     other = names if done and detector.name not in done and not set(sample.detectors) <= set(done) else ""
-    if done.get(detector.name) not in (None, digest(detector.calorimeters)):
+    if done.get(detector.name) not in (None, calibration_digest(detector)):
         other = f"another description of '{detector.name}'"
     if other:
         text += f"; photon energies were calibrated for {other}: calibrate them for this one"

@@ -312,6 +312,12 @@ def digest(description: Any) -> str:
     return hashlib.sha256(json.dumps(description, sort_keys=True, default=to_plain).encode()).hexdigest()[:12]
 
 
+def calibration_digest(detector: Detector) -> str:
+    """`digest` of the calorimeters without what only finds their hits in a file: names of collections may differ."""
+    names = "collections", "sim_collections", "required", "cell_encoding"
+    return digest([{k: v for k, v in to_plain(of).items() if k not in names} for of in detector.calorimeters])
+
+
 def load_detector(name: str | Path | Detector) -> Detector:
     """A detector by built-in name (``cld``, ``clic``, ``ild``, ``ild_g4``), from a YAML file, or given as such.
 
