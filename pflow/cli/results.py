@@ -244,10 +244,10 @@ def scan(args: argparse.Namespace) -> int:
     options = {name: value for name, value in vars(args).items() if name not in ("files", "quiet")}
     for name in ("oracle", "null_test"):
         options[name] = not options.pop(f"no_{name}")
+    tuned = read_checkpoint(args.tuned).header.to_dict() if args.tuned else {}
     with progress_bar(quiet=args.quiet) as show:
         show("scanning", 0, None)
         result = scans.scan(args.files, **options, on_progress=show)
-    tuned = read_checkpoint(args.tuned).header.to_dict() if args.tuned else {}
     for name, configuration in {"the model": result.provenance["configuration"], "the tuned model": tuned}.items():
         warn_of_training(configuration, [entry["path"] for entry in result.provenance["inputs"]], model=name)
     console = Console(quiet=args.quiet)
