@@ -269,9 +269,12 @@ def links_of_the_hcal_shuffled(events):
     return dataclasses.replace(events, hit_links=dataclasses.replace(links, particle=of).records())
 
 
-def test_a_digital_readout_has_no_smallest_energies(jets):
-    mean = hits(lambda of: {"energy": np.full(len(of["energy"]), of["energy"][part(of, "hcal")].mean())}, "hcal")
-    assert not {"cells"} & problems(mean(jets))
+def test_a_digital_hcal_has_no_smallest_energies(jets):
+    def mean(kind):
+        return hits(lambda of: {"energy": np.full(len(of["energy"]), of["energy"][part(of, kind)].mean())}, kind)(jets)
+
+    assert not {"cells"} & problems(mean("hcal"))
+    assert "a fifth of the hits of ecal" in said_of(mean("ecal"))
 
 
 def test_a_scale_that_is_not_known_gives_no_expected_energies(jets):
@@ -680,6 +683,14 @@ def test_few_particles_may_leave_no_hits_in_a_calorimeter(few):
     """Of an event of photons among four others nothing is expected."""
     for begin in range(0, 40, 5):
         assert not problems(few[begin : begin + 5])
+
+
+@pytest.mark.parametrize(("name", "n", "seed"), [("g4/single_test", 100, 18), ("cld_g4/single_val", 300, 7)])
+def test_parts_of_single_particles_are_not_compared(data_dir, name, n, seed):
+    """Of a few there, one may shower in thicker layers, or two be photons."""
+    events = read_events(data_dir / f"{name}.root", entry_stop=300)
+    events = events[np.random.default_rng(seed).permutation(300)[:n]]
+    assert not said_of(dataclasses.replace(events, entry=np.arange(n)))
 
 
 @pytest.mark.parametrize(
