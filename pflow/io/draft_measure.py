@@ -33,9 +33,7 @@ MIN_ELECTRON = 2.0  # GeV, momentum of an electron; softer ones lose more in fro
 MAX_BEHIND = 0.01  # largest energy of an electron in the HCAL over its momentum
 PEAK = 0.22  # largest difference of the logarithm of an electron's energy over its momentum from the median
 NARROW_PEAK = 0.08  # largest median deviation of these, as a fraction: electrons have 0.03 to 0.05
-MOST = (
-    0.55  # smallest fraction of all tracks like electrons near it: 0.6 to 0.9, without electrons and in jets 0.3 to 0.5
-)
+MOST = 0.55  # smallest fraction of tracks like electrons near it: 0.6 to 0.9, in jets and without electrons 0.3 to 0.5
 JETS = 8.0  # tracks of an event, on average, from which on the events are of jets
 NEUTRALS = 1.06  # factor by which neutral particles near tracks of jets make the scale too small, in ild_g4's Z -> qq
 MAX_FIELD = 10.0  # T, of a detector; a larger one shows other units of lengths or momenta

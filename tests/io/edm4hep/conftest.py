@@ -78,10 +78,8 @@ def write_podio(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]
         fields = {field: Filled(counts=counts[field], columns=inner) for field, inner in columns.items()}
         renamed = functools.partial(re.sub, r'edm4hep::(?=(CalorimeterHit|Track)(":|Collection))', f"{namespace}::")
         path, definition = tmp_path_factory.mktemp("podio") / "podio.root", renamed(json.dumps(DEFINITION))
-        model, types = (
-            DataModel(json.loads(definition)),
-            {name: (renamed(kind), id) for name, (kind, id) in TYPES.items()},
-        )
+        model = DataModel(json.loads(definition))
+        types = {name: (renamed(kind), id) for name, (kind, id) in TYPES.items()}
         collections = [(model, CollectionInfo(name=name, data_type=kind, id=id)) for name, (kind, id) in types.items()]
         with uproot.recreate(path) as file:
             definitions = {"edm4hep": (definition, (1, 2, 3))}
