@@ -226,6 +226,7 @@ UNSEEN = ", outside the detector: are beam particles or initial-state photons ma
 BORN = "{:.0%} of the energy of stable true particles begins behind the ECAL's face"
 ENDS = ": do their vertices say where they end, and not where they begin?"
 IN_ALL = "{} of the reference have {{:.2f}} times the energy of true ones"
+FOUND = IN_ALL.format("photons")
 OVERLAID = "{:.0%} of the energy of stable particles that shower is of overlaid background"
 NO_SIGNAL = ": its particles are reconstructed, too, but the true visible energy does not include it"
 TAUS = "{:.0%} of the targets of {n} events are taus, which the simulation decayed: give rule 'entering'"
@@ -267,9 +268,7 @@ QUANTITIES["events"] = (
         Quantity("reference", f"found {of}", IN_ALL.format(of), *limits, over=f"true {of}", counted=f"n {of}", least=50)
         for of, limits in (("photons", (0.65, 1.5)), ("neutral hadrons", (0.35, 2.2)))
     ),
-    _share("reference", "found photons", IN_ALL.format("photons"), "true photons", least=20, changes=0.3)._replace(
-        counted="n photons"
-    ),
+    Quantity("reference", "found photons", FOUND, over="true photons", counted="n photons", least=20, changes=0.3),
     # What showers is counted roughly, and a single antiproton deposits more than its energy.
     Quantity("response", "energy", TRUE, 0.3, 1.5, over="true", counted="n true", least=20),
     Quantity("overlay", "overlay", OVERLAID, high=0.05, over="true", wrong=NO_SIGNAL, least=1),
@@ -628,8 +627,8 @@ def _energies(scales: Scales, part: Calorimeter, hits: Table) -> Iterator[Check]
         expected, n_events = 1e-3 * of_length * length / scale, event.max() + 1
         # A part of the events may be of another production.
         n_parts = min(N_BLOCKS, n_events // BLOCK["events"], len(energy) // MIN_HITS)
-        odd = []
-        for chosen in (energy > 0, *(event * n_parts // n_events == i for i in range(n_parts))):
+        odd, everything = [], np.ones(len(energy), dtype=bool)
+        for chosen in (everything, *(event * n_parts // n_events == i for i in range(n_parts))):
             low = Estimate.of(energy[chosen], LOWER)
             step = SURE * low.sigma
             # A single shower may lie in thicker layers, and one of a part may have most of its hits.
@@ -637,7 +636,7 @@ def _energies(scales: Scales, part: Calorimeter, hits: Table) -> Iterator[Check]
             most = factor * 1.6 if single else factor
             if low.n >= MIN_HITS and not expected / most - step < low.value < expected * most + step:
                 odd.append(chosen)
-        chosen = np.any(odd, axis=0) if odd else energy > 0
+        chosen = np.any(odd, axis=0) if odd else everything
         where, low = "" if chosen.all() else f"{_entries(scales, hits, chosen)}: ", Estimate.of(energy[chosen], LOWER)
         text = f"{where}a fifth of the hits of {part.name} have less than {low.value:.2g} GeV, expected"
         text += f" {expected:.2g} GeV in layers of {length:g} radiation lengths"
@@ -757,7 +756,7 @@ def _places(scales: Scales, part: Calorimeter, hits: Table) -> Iterator[Check]:
     yield Check("layers", good, f"layers of {part.name} {lie}: {face} is wrong")
     event = hits["event"][numbered]
     third = event * 3 // (event.max() + 1)
-    for rows in [layer > -np.inf, *(third == i for i in range(3))] if abs(offset) <= 1 else ():
+    for rows in [np.ones(len(layer), dtype=bool), *(third == i for i in range(3))] if abs(offset) <= 1 else ():
         dead = [*_dead_layers(layer[rows] - first, event[rows], n_layers)]
         for begin, end, beside in dead:
             text = "" if rows.all() else f"{_entries(scales, hits, np.isin(hits['event'], event[rows]))}: "
