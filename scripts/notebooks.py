@@ -35,7 +35,8 @@ def executed(path: Path) -> str:
         folder = Path(scratch) / "notebooks"
         folder.mkdir()
         settings = {"PFLOW_REPO": "..", "PFLOW_DATA": "none", "OMP_NUM_THREADS": "1", "IPYTHONDIR": scratch}
-        client = NotebookClient(notebook, timeout=600, resources={"metadata": {"path": str(folder)}})
+        where = {"metadata": {"path": str(folder)}}
+        client = NotebookClient(notebook, timeout=600, coalesce_streams=True, resources=where)
         client.execute(env={**os.environ, **settings})
         for cell in notebook.cells:
             cell.metadata.pop("execution", None)  # when it ran
