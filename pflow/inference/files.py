@@ -62,7 +62,7 @@ from pflow.inference.events import (
 from pflow.io.atomic import check_output, make_folder
 from pflow.io.edm4hep.writer import Edm4hepRecoWriter
 from pflow.io.open import EventFile, matching
-from pflow.io.particles_root import FORMATS, OutputWriter, RecoWriter, count_entries, read_provenance
+from pflow.io.particles_root import FORMATS, OutputWriter, RecoWriter, count_entries, origin, read_provenance
 from pflow.physics.arrays import Floats
 from pflow.physics.detector import Detector, digest
 from pflow.physics.geometry import check_described
@@ -668,17 +668,9 @@ def is_finished(output: Path, provenance: Mapping[str, Any], n_entries: int) -> 
         return False
 
     def essence(made: Mapping[str, Any]) -> dict[str, Any]:
-        """Everything that determines the particles of an output, by name; how they are computed does not."""
-        ways = ("on_error", "batch_size", "chunk_size", "device", "cluster", "layout")  # a layout by its content
-        return {
-            "pflow": made.get("pflow_version"),
-            "checkpoint": str(made.get("checkpoint", {}).get("sha256"))[:12],
-            # Which `pflow calibrate` replaces: the weights stay as they are.
-            "calibration": digest(made.get("configuration", {}).get("calibration")),
-            **{f"input's {key}": [entry.get(key) for entry in made.get("inputs", ())] for key in INPUT_KEYS},
-            **{name: value for name, value in made.get("options", {}).items() if name not in ways},
-            **{f"decoding's {name}": value for name, value in made.get("decoding", {}).items()},
-        }
+        """Everything that determines the particles of an output, by name."""
+        inputs = {f"input's {key}": [entry.get(key) for entry in made.get("inputs", ())] for key in INPUT_KEYS}
+        return {"pflow": made.get("pflow_version")} | inputs | origin(made)
 
     ours, theirs = essence(provenance), essence(earlier)
     differing = [

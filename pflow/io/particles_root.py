@@ -48,7 +48,7 @@ import dataclasses
 import functools
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Literal, Self, get_args
@@ -81,6 +81,7 @@ from pflow.io.root import (
     read_ranges,
     write_note,
 )
+from pflow.physics.detector import digest
 from pflow.physics.kinematics import COVARIANCE
 from pflow.physics.pdg import CLASSES
 
@@ -405,13 +406,29 @@ def read_provenance(path: str | Path) -> dict[str, Any]:
     first, *others = notes
     if not others:
         return first
-    names = ("checkpoint", "options")
-    if differing := [name for name in names if any(note.get(name) != first.get(name) for note in others)]:
-        text = f"{path}: joins outputs that were made with different {' and '.join(differing)}"
-        warn(text, ImplausibleWarning)
+    if differing := differing_origins(notes):
+        warn(f"{path}: joins outputs that were made with different {differing}", ImplausibleWarning)
     inputs = [entry for note in notes for entry in note.get("inputs", ())]
     flagged = sum((Counter(note.get("flagged", {})) for note in notes), Counter())
     return {**first, "inputs": inputs, "flagged": flagged}
+
+
+def origin(provenance: Mapping[str, Any]) -> dict[str, Any]:
+    """The model, options and decoding that determine the particles of an output, by name; not how they are computed."""
+    ways = ("on_error", "batch_size", "chunk_size", "device", "cluster", "layout")  # a layout by its content
+    return {
+        "checkpoint": str(provenance.get("checkpoint", {}).get("sha256"))[:12],
+        # Which `pflow calibrate` replaces: the weights stay as they are.
+        "calibration": digest(provenance.get("configuration", {}).get("calibration")),
+        **{name: value for name, value in provenance.get("options", {}).items() if name not in ways},
+        **{f"decoding's {name}": value for name, value in provenance.get("decoding", {}).items()},
+    }
+
+
+def differing_origins(provenances: Sequence[Mapping[str, Any]]) -> str:
+    """Names of what is not the same in the `origin` of all outputs, in words; "" if all is."""
+    first, *others = map(origin, provenances)
+    return ", ".join(name for name in first if any(other.get(name) != first[name] for other in others))
 
 
 def truth_options(provenance: Mapping[str, Any] | None = None) -> dict[str, Any] | None:

@@ -35,7 +35,7 @@ from pflow.event.jagged import Links
 from pflow.event.scales import SampleScales, charged_without_track, first_hits
 from pflow.event.truth import RULES, Targets
 from pflow.io.open import FilePath, Files, ReadOptions, matching
-from pflow.io.particles_root import count_entries, iterate_reco, read_provenance, truth_options
+from pflow.io.particles_root import count_entries, differing_origins, iterate_reco, read_provenance, truth_options
 from pflow.io.root import file_uuid
 from pflow.metrics import jets
 from pflow.metrics.event import (
@@ -431,8 +431,10 @@ def _evaluate_files(
     reading: ReadOptions,
     chunk_size: int,
 ) -> EvaluationResult:
-    for paths in files.values():
+    for name, paths in files.items():
         check_order(paths, truth)
+        if differing := differing_origins([provenance_of(path) or {} for path in paths]):
+            warn(f"{name}: its files were made with different {differing}", ImplausibleWarning)
     if again := [path for path, n in Counter(truth).items() if n > 1]:
         warn(f"{again[0]}: given more than once, and its events count as often", ImplausibleWarning)
     inputs = [entry for paths in files.values() for path in paths for entry in _inputs(path) or ()]
