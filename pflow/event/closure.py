@@ -42,6 +42,7 @@ LEVER = (100.0, 1500.0)  # mm by which the whole momentum moves an entry: straig
 HARD, HARDER = 3.0, 8.0  # GeV, momenta from which most and nearly all hadrons leave hits in the HCAL
 NEAR = 100.0  # mm between state and helix
 SAME = 1e-3  # rad, largest angle between the entries of two copies of a track
+MIN_TRACKS = 6  # fewest of an event in which the energy of lost ones is measured
 
 HADRON_RESPONSE = 0.73  # median energy in `NARROW` around isolated hadrons over their momentum, of ild_g4
 HADRONS = (3.0, 50.0)  # GeV, momenta of the hadrons used
@@ -149,6 +150,9 @@ class TrackDeposits:
     and `ALONE`, in an HCAL and elsewhere; `separation` [track], angle to the nearest entry of these tracks, rad, pi
     without one; energies are 0 where it is below `ALONE`, and below `MIN_CONE`.
 
+    `trackless` [event]: energy of the hits within `APART` of a lost stub and of no track, NaN in events of fewer than
+    `MIN_TRACKS` tracks.
+
     `stubs`: columns for `pflow.event.scales.Scales` of charged particles that enter the ECAL, known by their hits
     alone: on a line from the IP they have a hit in every one of the first layers and at most one more; photons convert
     later, and leave many. ``lost``: whether no track enters within `APART`; NaN in events with few tracks, where most
@@ -169,6 +173,7 @@ class TrackDeposits:
     narrow: Floats
     around: Floats
     separation: Floats
+    trackless: Floats
     trails: dict[str, npt.NDArray[Any]]
     stubs: dict[str, npt.NDArray[Any]]
 
@@ -185,7 +190,13 @@ class TrackDeposits:
         ecal, hcal = _front(events.detector, hits)
         trails, stubs = _trails(events, ecal, hcal, tracks, separation), _stubs(events.detector, ecal, tracks)
         deposits = cls(
-            momentum=tracks.p, narrow=narrow, around=around, separation=separation, trails=trails, stubs=stubs
+            momentum=tracks.p,
+            narrow=narrow,
+            around=around,
+            separation=separation,
+            trackless=_trackless(hits, tracks, stubs),
+            trails=trails,
+            stubs=stubs,
         )
         muons = trails.pop("thin") & (hadronic * narrow[:, 0] < MOST_OF_MUON)
         hadrons, hard = deposits.hadrons(hadronic) & ~muons, deposits.isolated(hadronic) & (tracks.p > HADRONS[0])
@@ -328,6 +339,16 @@ def _stubs(detector: Detector, front: tuple[FlatHits, Index], tracks: _Entries) 
         **dict(zip("xyz", begins.position, strict=True)),
         "lost": _where(enough[begins.event], np.concatenate(lost)),
     }
+
+
+def _trackless(hits: FlatHits, tracks: _Entries, stubs: dict[str, npt.NDArray[Any]]) -> Floats:
+    """`TrackDeposits.trackless`: what lost tracks leave, and without faults a few secondaries of neutral particles."""
+    lost = np.flatnonzero(stubs["lost"] == 1)
+    starts = np.searchsorted(stubs["event"][lost], np.arange(len(hits.bounds)))
+    behind = np.zeros(len(hits.energy), dtype=np.bool_)
+    behind[hits.around(unit_vector(np.stack([stubs[axis][lost] for axis in "xyz"], axis=1)), starts, APART)[1]] = True
+    behind[hits.around(tracks.towards, tracks.all_bounds, APART)[1]] = False
+    return np.where(np.diff(tracks.all_bounds) >= MIN_TRACKS, hits.total(hits.energy * behind), np.nan)
 
 
 def _trail(

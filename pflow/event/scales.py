@@ -187,7 +187,7 @@ def measure(events: Events, particles: ak.Array | None = None, *, targets: Mappi
     if events.tracks is not None:
         deposits = TrackDeposits.of(events, hits)
         measured |= {"tracks": _of_tracks(events), "trails": deposits.trails, "stubs": deposits.stubs}
-        measured["events"] |= _without_hits(hits, deposits)
+        measured["events"] |= _without_hits(hits, deposits) | {"trackless": deposits.trackless}
         busy = measured["events"]["tracks"] >= BUSY
         columns = ("event", "momentum", "energy", "all most", "without hits", "n without hits")
         measured["busy"] = {name: measured["events"][name][busy] for name in columns}
@@ -220,8 +220,8 @@ def _by_part(
 
 def _of_events(events: Events, hits: FlatHits, particles: ak.Array | None) -> dict[str, npt.NDArray[Any]]:
     """Energy and momentum of tracks of each event, GeV, numbers of its objects, typical energy of its hits in the ECAL,
-    shares of soft and faint hits (`BELOW`), the opening angle of its energy, rad, and sums over its first hits; NaN of
-    few or left-out ones."""
+    beside many tracks (`BUSY`) the energy below which a fifth of its hits are, GeV, shares of soft and faint hits
+    (`BELOW`), the opening angle of its energy, rad, and sums over its first hits; NaN of few or left-out ones."""
     detector, n_hits, used = events.detector, np.diff(hits.bounds), hits.energy > 0
     table = {"event": np.arange(len(events)), "energy": hits.total(hits.energy), "n_hits": n_hits}
     table |= _by_part(detector, hits, slice(None), hits=used) | _of_muon_hits(events, hits)
@@ -249,6 +249,14 @@ def _of_events(events: Events, hits: FlatHits, particles: ak.Array | None) -> di
         table["tracks"] = jagged.count(events.tracks)
         momentum = jagged.vectors(events.tracks, field="momentum")
         table["momentum"] = _total(events.tracks, np.linalg.norm(momentum, axis=1))
+        for kind, number in (("ECAL", ECAL), ("HCAL", HCAL)):
+            mine = hits.energy * (used & (hits.kind == number))
+            enough = np.minimum(table["tracks"] / BUSY, table[f"hits of the {kind}"] / MIN_BELOW) >= 1
+            fifth = table[f"fifth {kind}"] = np.full(len(events), np.nan)
+            for i in np.flatnonzero(enough):
+                energy = mine[hits.bounds[i] : hits.bounds[i + 1]]
+                energy = energy[energy > 0]
+                fifth[i] = np.partition(energy, len(energy) // 5)[len(energy) // 5]
         table["uncharged"] = _total(events.tracks, jagged.flat(events.tracks.charge) == 0)
     most = np.maximum(table["energy"], table.get("momentum", 0.0))
     table["all most"], table["most"] = most, np.where((most > MIN_LARGE) & (n_hits >= MIN_MANY), most, np.nan)
@@ -564,6 +572,8 @@ def _of_hits(events: Events, hits: FlatHits) -> dict[str, npt.NDArray[Any]]:
     some = hits.take(rows := np.flatnonzero(chosen))
     table = {name: getattr(some, name) for name in ("event", "part", "energy", "depth")}
     table |= dict(zip("xyz", some.position, strict=True)) | {"neighbour": neighbour[rows]}
+    n_tracks = np.zeros(len(events)) if events.tracks is None else jagged.count(events.tracks)
+    table["busy"] = n_tracks[some.event] >= BUSY
     return table | {name: columns[name][rows] for name in ("layer", "time")}
 
 

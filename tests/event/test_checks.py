@@ -192,6 +192,10 @@ CASES = {
         r"tracks have hits in [5-7]\d% of the first layers of the ECAL",
     ),
     "HCAL empty": (kept("hits", lambda of: of["kind"] != "hcal"), "0% of .* tracks above 3 GeV have hits of the HCAL"),
+    "ECAL cut in time": (
+        kept("hits", lambda of: in_time(of) | (of["kind"] == "hcal")),
+        r"of ecal_\w+ is (1|0\.\d+) ns",
+    ),
     "cut in time": (kept("hits", in_time), r"hit of hcal_\w+ is (1|0\.\d+) ns after light from the IP: are hits cut"),
     "first ECAL layers x 2": (layers(2.0, "ecal", 0, 5), rf"ecal_\w+ have (2|1\.[789])\S* {LAYER} in layers 0 to 4"),
     "first HCAL layers x 2": (layers(2.0, "hcal", 0, 10), rf"hcal_\w+ have .*(1\.[789]|2)\d* {LAYER} in layers 0 to 9"),
@@ -570,6 +574,10 @@ def split(events, share=0.15):
     return joined(events, "tracks", tracks(0.5, "momentum", "calo_momentum")(events).tracks[again])
 
 
+def soft(of):
+    return np.hypot(of["momentum.px"], of["momentum.py"]) < 8.0
+
+
 def without_chips(of):
     """A fifth of the blocks of 72 mm is dead."""
     block = np.floor(np.stack([of[name] for name in PLACE], axis=1) / 72.0).astype(np.int64)
@@ -586,6 +594,7 @@ def hcal_of_others(events):
 
 
 NO_TRACK = r"no track leads to \d+% of the \d+ places where charged particles enter the ECAL"
+TRACKLESS_HITS = "% of the energy of hits is behind places where charged particles enter the ECAL without a track"
 TO_HAVE = r"events are expected to have"
 
 
@@ -601,13 +610,30 @@ TO_HAVE = r"events are expected to have"
             lambda events: second_half(kept("hits", lambda of: of["layer"] < 15))(events.without_truth()),
             "entries 20 to 29: no hits of ecal_endcap are in layers 15 to 29",
         ),
-        (30, second_half(reference(of_photons(0.0), *FOUR_MOMENTUM)), r"to 29: photons of the reference have 0\.00"),
+        (
+            30,
+            second_half(reference(of_photons(0.0), *FOUR_MOMENTUM)),
+            r"entries 13 to 29: photons of the refer.* 0\.0\d",
+        ),
+        (
+            30,
+            lambda events: second_half(energy(1.3))(events.without_truth()),
+            r"entries 0 to 1\d: a fifth of the hits of the ECAL have less than 0\.006\d* GeV .* tracks; 0\.00[78]",
+        ),
+        (60, layers(1.4, "ecal", 10, 20), rf"hits of ecal_barrel have 1\.[345] {LAYER} in layers 10 to 19"),
+        (60, energy(lambda of: 1 + 0.9 * in_octant(of), "ecal"), rf"ecal_barrel have 1\.[7-9] {LAYER} between 45 and"),
         (25, reference(of_photons(-1.0), "pz"), r"\d+% of the \d\d hardest neutral .* of the reference have no hits"),
         (40, without_part("", in_octant), r"where they enter in the barrel: \d+% of \d+ between 45 and 67\.5 degrees"),
         (40, without_part("hcal", in_octant), rf"HCAL's barrel lie between 45 and 67\.5 .* \(\d\d {TO_HAVE}"),
         (40, without_part("hcal", lambda of: of["position.z"] > 0), rf"HCAL's endcap lie at \+z \(1\d {TO_HAVE}"),
         (40, without_part("hcal", some(0.5)), r"hits in 6\d% of the first layers of the HCAL in the barrel"),
-        (40, kept("tracks", lambda of: np.arange(len(of["charge"])) % 2 == 0), f"^{NO_TRACK}"),
+        (40, kept("tracks", lambda of: np.arange(len(of["charge"])) % 2 == 0), NO_TRACK),
+        (
+            90,
+            kept("tracks", lambda of: np.hypot(of["momentum.px"], of["momentum.py"]) < 8),
+            rf"(9|1\d)\.\d{TRACKLESS_HITS}",
+        ),
+        (60, kept("tracks", lambda of: ~random(len(of["charge"]), 0.3)), rf"[5-9]\.\d{TRACKLESS_HITS}"),
         (40, hcal_of_others, r"\d+ of entries \d+ to \d+: 0% of \d+ tracks above 3 GeV have hits of the HCAL behind"),
         (6, noise(150, "hcal"), r"[1-9]\d\.\d% of the hits of the HCAL have no other hit within .* \d events: noise"),
         (90, split, r"1\d% of \d+ tracks enter the calorimeter where another one does"),
