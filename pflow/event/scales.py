@@ -530,7 +530,7 @@ def _of_cells(events: Events, hits: FlatHits) -> dict[str, npt.NDArray[Any]]:
     code = quarters(0, slice(None)).view(np.uint32) * np.uint32(73_856_093)
     code ^= quarters(1, slice(None)).view(np.uint32) * np.uint32(19_349_663)
     looked_at = code * np.uint32(2_654_435_761) < np.uint32(2**32 // ONE_IN)
-    chosen = np.flatnonzero(looked_at & (hits.energy > 0) & (hits.kind <= HCAL))
+    chosen = np.flatnonzero(looked_at & (hits.energy > 0))
     _, cell, n_hits = np.unique(cells(chosen) * n + hits.event[chosen], return_inverse=True, return_counts=True)
     sums = _by_part(events.detector, hits, chosen, cells=np.ones(len(chosen)), twice=n_hits[cell] > 1)
 
