@@ -216,8 +216,6 @@ OVER_TRUE = "particles of the reference have {:.2f} times the energy of true one
 OVER_LEAST = "particles of the reference have {:.2f} times the smaller of true energy and hits"
 OVER_SEEN = "particles of the reference have {:.2f} times the energy of hits or tracks"
 TRACKLESS = "{:.0%} of the charged particles of the reference have no track of their charge and momentum"
-NO_MUONS = "{:.0%} of the hits of the muon system lie before it, or have more than 0.1 GeV"
-MANY_MUON_HITS = "{:.0%} of the hits of events of 500 hits and more are in the muon system"
 LONE = "{{:.1%}} of the {} have no other hit within some 0.07 rad, in {{n}} events"
 ALWAYS = "{:.1%} of the energy of hits is in cells that fire in most of {n} events"
 HOT_CELLS = ": they are hot, or all particles go the same way"
@@ -258,8 +256,6 @@ QUANTITIES["events"] = (
     _share(
         "charged reference", "without track", TRACKLESS, "charged reference", high=0.2, changes=0.5, each=(0.0, 0.5)
     ),
-    _share("muon system", "no muon hits", NO_MUONS, "muon hits", high=0.2, least=20),
-    _share("muon system", "many muon hits", MANY_MUON_HITS, "hits beside muon hits", high=0.03, wrong=": noise?"),
     # Found: up to 0.9% and 4%, with 200 noise hits in an event from 2% and 7%; in one event of a neutron 5.6%.
     *(
         Quantity("noise", f"lone {hits}", LONE.format(hits), high=most, over=hits, wrong=": noise?", least=4)

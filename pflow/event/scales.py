@@ -16,13 +16,13 @@ import numpy as np
 import numpy.typing as npt
 
 from pflow.event import jagged
-from pflow.event.closure import IN_FRONT, MIN_MOMENTUM, N_LAYERS, WIDTH, FlatHits, TrackDeposits
+from pflow.event.closure import MIN_MOMENTUM, N_LAYERS, WIDTH, FlatHits, TrackDeposits
 from pflow.event.events import Events
 from pflow.event.jagged import Links, assigned_particle
 from pflow.event.schema import PXYZ
 from pflow.event.truth import STABLE_STATUS, select_targets
 from pflow.physics.arrays import Floats, Index, Mask
-from pflow.physics.detector import ECAL, HCAL, MUON_SYSTEM, Detector
+from pflow.physics.detector import ECAL, HCAL, Detector
 from pflow.physics.geometry import kind_index, layers_by_position
 from pflow.physics.kinematics import GEV_PER_TESLA_MM, angle_between, unit_vector
 from pflow.physics.pdg import is_invisible, known_charges
@@ -37,7 +37,6 @@ CHARGE_ROUNDING = 0.01  # largest difference, e, of a charge from the PDG's that
 MAX_ROWS = 100_000  # of a table; more are thinned evenly
 MAX_HITS = 5000  # of a calorimeter and chunk, from all its events, that are compared one by one with its description
 ONE_IN = 16  # of so many cells, one is checked for a second hit
-MOST_IN_MUON = 0.1  # GeV that no hit of the muon system has: found up to 0.005
 LARGEST = 30.0  # GeV that no hit of a layer has: found up to 13
 HOT, MIN_HOT = 0.1, 8  # GeV of a cell that may fire in each event, and fewest events to say so
 BELOW, MIN_BELOW = {"soft": 1.3, "faint": 0.5}, 100
@@ -224,7 +223,7 @@ def _of_events(events: Events, hits: FlatHits, particles: ak.Array | None) -> di
     (`BELOW`), the opening angle of its energy, rad, and sums over its first hits; NaN of few or left-out ones."""
     detector, n_hits, used = events.detector, np.diff(hits.bounds), hits.energy > 0
     table = {"event": np.arange(len(events)), "energy": hits.total(hits.energy), "n_hits": n_hits}
-    table |= _by_part(detector, hits, slice(None), hits=used) | _of_muon_hits(events, hits)
+    table |= _by_part(detector, hits, slice(None), hits=used)
     for name, number in (("hits of the ECAL", ECAL), ("hits of the HCAL", HCAL)):
         mine = used & (hits.kind == number)
         some = hits.energy[np.flatnonzero(mine)]
@@ -284,22 +283,6 @@ def _alone(hits: FlatHits, mine: Mask, events: Index) -> Floats:
     grid[:, 1:-1] += grid[:, :-2] + grid[:, 2:]
     n_alone[events] = np.bincount(event, grid.ravel()[part] == 1, len(events))
     return n_alone
-
-
-def _of_muon_hits(events: Events, hits: FlatHits) -> dict[str, npt.NDArray[Any]]:
-    """Numbers of each event's hits of the muon system (``muon hits``), and of those that lie before it or have more
-    energy than muons leave (``no muon hits``); and in events of 500 hits and more (``many muon hits``), beside all."""
-    parts, n_hits = events.detector.calorimeters, np.diff(hits.bounds)
-    mine = hits.take(np.flatnonzero((hits.kind == MUON_SYSTEM) & (hits.energy > 0)))
-    radius, half_length = (
-        np.array([getattr(part, name) or np.inf for part in parts])[mine.part] for name in ("inner_radius", "inner_z")
-    )
-    x, y, z = mine.position
-    before = (np.hypot(x, y) < radius - IN_FRONT) & (np.abs(z) < half_length - IN_FRONT)
-    before &= np.isfinite(radius) | np.isfinite(half_length)
-    n, wrong = (mine.total(of) for of in (mine.energy > 0, before | (mine.energy > MOST_IN_MUON)))
-    many = n_hits >= 500
-    return {"muon hits": n, "no muon hits": wrong, "many muon hits": n * many, "hits beside muon hits": n_hits * many}
 
 
 def first_hits(events: Events) -> Floats:

@@ -95,7 +95,7 @@ def matter_of_layers(text: str, count: int) -> Floats:
 
 
 KINDS = ("ecal", "hcal", "muon", "lumi")
-ECAL, HCAL, MUON_SYSTEM = range(3)  # indices into `KINDS`
+ECAL, HCAL = range(2)  # indices into `KINDS`
 REGIONS = ("barrel", "endcap", "other")
 FACES = {"barrel": "inner_radius", "endcap": "inner_z"}  # by region, where a calorimeter begins, mm
 HADRON_SCALES = (0.3, 3.0)  # smallest and largest plausible `hadron_scale`

@@ -503,39 +503,23 @@ def test_one_event_with_parts_of_others_or_none_is_said(jets, names, wrong, said
     assert re.search(f"entry 1: {said}", text := said_of(dataclasses.replace(jets, **parts))), text
 
 
-def muon_noise(events):
-    """Every 20th hit far out in the muon system, with 0.1 MeV."""
-    muon = [part.name for part in events.detector.calorimeters].index("muon")
-
-    def change(of):
-        noise = np.arange(len(of["energy"])) % 20 == 0
-        new = {name: 5.0 * of[name] for name in PLACE} | {"subdetector": muon, "energy": 1e-4}
-        return {name: np.where(noise, values, of[name]) for name, values in new.items()}
-
-    return hits(change)(events)
-
-
 @pytest.mark.parametrize(
-    ("change", "said", "not_said"),
+    ("change", "said"),
     [
         (
             hits(lambda of: {"energy": np.where(np.arange(len(of["energy"])) == 5, 50.0, of["energy"])}),
             r"entry \d+: single hits have more than 30 GeV \(up to 50\)",
-            "lie before it",
         ),
-        (copied_into("hcal", "muon"), "100% of the hits of muon lie in the cell of another one", "noise"),
+        (copied_into("hcal", "muon"), "100% of the hits of muon lie in the cell of another one"),
         (
             moved(lambda x, y, z: (x, y, np.where(np.arange(len(z)) % 40, 1.0, 0.5) * z), "ecal", "endcap"),
-            r"\d% of the energy of ecal_endcap lies more than 60 mm in front of it: is it another detector's\?",
-            "lie outside of it",
+            r"^(?!.*lie outside of it).*\d% of the energy of ecal_endcap lies more than 60 mm in front of it: is it",
         ),
-        (muon_noise, r"\d% of the hits of events of 500 .* are in the muon system: noise\?", "lie before it"),
     ],
-    ids=["absurd energy", "before the muon system", "a forward calorimeter", "noise in the muon system"],
+    ids=["absurd energy", "copies in the muon system", "a forward calorimeter"],
 )
-def test_hits_where_none_can_be_are_said(cld_rec, change, said, not_said):
+def test_hits_where_none_can_be_are_said(cld_rec, change, said):
     assert re.search(said, text := said_of(change(cld_rec).without_truth())), text
-    assert not_said not in text
 
 
 @pytest.mark.parametrize(
@@ -1073,14 +1057,12 @@ def test_tracks_are_followed_only_as_far_as_the_detector_is_described(cld_rec, k
     """A track has no second layer in crystals, and hits of an HCAL whose face is not described have no depth."""
     lengths = dict.fromkeys(("hcal_inner_radius", "hcal_inner_z")) if kind == "hcal" else {}
     detector = with_parts(cld_rec.detector, kind, lengths, **change)
-    detector = with_parts(detector, "muon", inner_radius=None, inner_z=None)
     scales = measure(dataclasses.replace(cld_rec, detector=detector), targets={})
     trails = scales.table("trails")
     assert trails["trail"].mean() > 0.9
     assert np.nanmean(trails["layers"]) == pytest.approx(1.0, abs=0.05)
     assert kind == "ecal" or np.isnan(trails["behind"]).all()
     assert not {"entries", "lost hits", "HCAL"} & {check.name for check in compare(scales) if not check.good}
-    assert not scales.table("events")["no muon hits"].any()
 
 
 @pytest.mark.slow
