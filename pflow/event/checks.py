@@ -299,11 +299,6 @@ QUANTITIES["tracks"] = (
     Quantity("track directions", "angle", ANGLE, high=0.005, quantile=0.5, changes=0.005),
 )
 
-ALONE = "{:.0%} of the {n} hardest neutral particles of the reference have no hits with their energy around them"
-QUANTITIES["reference"] = (  # found: at most 0.08; of other events at least 0.88
-    Quantity("reference hits", "alone", ALONE, high=0.2, wrong=": is it of other events?", changes=0.5, least=4),
-)
-
 BESIDE = "a quarter of {n} photons lie more than {:.2g} rad from the hits linked to them"
 OF_LINKED = "hits have {{:.2f}} times the energy of the {{n}} {} that they are linked to (median)"
 NEUTRAL = "hits have {:.2f} times the energy of the {n} neutral hadrons that they are linked to (mean)"

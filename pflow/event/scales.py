@@ -56,11 +56,8 @@ MIN_SHOWERS = 0.05  # smallest part of an event's visible energy in particles th
 MIN_TYPICAL = 10  # fewest tracks of a typical one
 BUSY = 12  # fewest tracks of an event whose momenta have a typical share of the energy of its hits
 FIRST = 8  # hits by which an event is known to begin like another one
-HARDEST = 2  # neutral particles of an event's reference that are looked for among its hits
-AROUND, SEEN = 0.1, 0.3  # rad from such a particle within which its hits lie, with at least this share of its energy,
 AT_TRACK = (0.1, 0.02)  # relative momentum, and rad, between a charged particle of the reference and its track
 MIN_LARGE, MIN_MANY = 20.0, 100  # GeV and hits of an event that is compared by itself with its reference
-AT_MOST = 10.0  # or of so many GeV: another unit is said by the sums of energies
 
 Table = Mapping[str, npt.NDArray[Any]]
 """Columns of the same length."""
@@ -181,8 +178,6 @@ def measure(events: Events, particles: ak.Array | None = None, *, targets: Mappi
         measured["pairs"] = _of_pairs(particles)
     if events.has_truth:
         measured["linked"] = _of_linked(events)
-    if events.reference is not None:
-        measured["reference"] = _of_hardest_neutral(events, hits)
     if events.tracks is not None:
         deposits = TrackDeposits.of(events, hits)
         measured |= {"tracks": _of_tracks(events), "trails": deposits.trails, "stubs": deposits.stubs}
@@ -431,21 +426,6 @@ def _of_linked(events: Events) -> dict[str, npt.NDArray[Any]]:
         "neutral share": np.where(neutral, share, np.nan),
         "electron share": np.where(electron, share, np.nan),
     }
-
-
-def _of_hardest_neutral(events: Events, hits: FlatHits) -> dict[str, npt.NDArray[Any]]:
-    """Whether the hits around each event's `HARDEST` neutral particles of the reference are missing: `alone`."""
-    assert events.reference is not None  # for the type checker
-    reference, counts = jagged.columns(events.reference), jagged.count(events.reference)
-    neutral = np.flatnonzero((reference["charge"] == 0) & (reference["energy"] > MIN_MOMENTUM))
-    event = jagged.event_index(counts)[neutral]
-    order = np.lexsort((-reference["energy"][neutral], event))
-    rank = jagged.local_index(np.bincount(event, minlength=len(events)))
-    neutral, event = neutral[order][rank < HARDEST], event[rank < HARDEST]
-    towards = unit_vector(jagged.vectors(events.reference[[*PXYZ]])[neutral])
-    which, hit, _ = hits.around(towards, np.searchsorted(event, np.arange(len(events) + 1)), AROUND)
-    around = np.bincount(which, hits.energy[hit], len(neutral))
-    return {"event": event, "alone": around < SEEN * np.minimum(reference["energy"][neutral], AT_MOST)}
 
 
 def charged_without_track(events: Events, particles: ak.Array, *, near: float = AT_TRACK[0]) -> Floats:
