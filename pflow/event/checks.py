@@ -263,7 +263,6 @@ QUANTITIES["events"] = (
     ),
     Quantity("hot cells", "always", ALWAYS, high=0.0, over="energy", wrong=HOT_CELLS),
     _share("codes of the reference", "wrong reference", CODES_OF_REFERENCE, "n of reference", high=0.1),
-    _share("charges", "uncharged", "{:.0%} of the tracks of {n} events have charge 0", "tracks", high=0.1, least=4),
     _share("codes", "wrong charges", CODES, "particles", high=0.1),
     Quantity("vertices", "vertex", VERTICES, 0.15, 5.0, 0.9, wrong=": is their unit mm?", least=20),
     _share("parents", "astray", PARENTS, "n of parents", high=0.05, wrong=": parents or status are wrong"),
@@ -285,14 +284,12 @@ QUANTITIES["events"] = (
 )
 
 LINKED = "{{:.0%}} of the {} is linked to particles"
-NOT_REACHED = "{:.0%} of {n} tracks cannot reach their state at the calorimeter in the field"
 PT_RATIO = "transverse momenta of tracks are {:.3f} times their {n} particles' momenta in {b_field:g} T"
 OFF_TRACKS = "{:.0%} of {n} tracks have the charge, momentum (to 10%) and direction (to 0.03 rad) of their particles"
 ANGLE = "tracks are {:.2g} rad from their {n} particles (median)"
 QUANTITIES["tracks"] = (
     Quantity("links", "linked", LINKED.format("tracks"), 0.75),
     Quantity("linked tracks", "linked", LINKED.format("tracks"), 0.9, least=100),
-    Quantity("reach", "beyond", NOT_REACHED, high=0.4),
     Quantity("field", "pt_ratio", PT_RATIO, 0.98, 1.02, 0.5, wrong="; {fit:.3g} T would fit", changes=0.02),
     Quantity("momenta", "right", OFF_TRACKS, 0.85, sectors=0.6, halves=0.15, each=(0.5, np.inf)),
     Quantity("momenta", "hard right", OFF_TRACKS.replace("tracks", "tracks above 5 GeV"), 0.85),

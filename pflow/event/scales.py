@@ -24,7 +24,7 @@ from pflow.event.truth import STABLE_STATUS, select_targets
 from pflow.physics.arrays import Floats, Index, Mask
 from pflow.physics.detector import ECAL, HCAL, Detector
 from pflow.physics.geometry import kind_index, layers_by_position
-from pflow.physics.kinematics import GEV_PER_TESLA_MM, angle_between, unit_vector
+from pflow.physics.kinematics import angle_between, unit_vector
 from pflow.physics.pdg import is_invisible, known_charges
 
 ELECTRON, MUON, TAU, PHOTON, PI0, NEUTRAL_HADRONS = 11, 13, 15, 22, 111, (130, 2112)
@@ -49,7 +49,6 @@ MIN_PHOTON, MIN_PION, PI0_RANGE = 0.5, 2.0, (0.08, 0.22)  # GeV: photons, their 
 MIN_PARTICLES = 4  # fewest particles of an event with neutral pions
 GRID, MIN_CROWD, CROWDS = 0.05, 300, 8  # rad; fewest hits of an event in which hits without a neighbour are counted
 VERY_HARD = 10.0  # GeV, from which one track with a wrong momentum changes an event; 0.1% have no hits where they enter
-REACH = 1.1  # largest plausible ratio of the radius of a state to the diameter of the track's circle
 MIN_LINKED = 20  # fewest hits of an event in a calorimeter whose links are looked at
 MIN_IN_LAYER, MOST_IN_LAYER = 20, 300  # hits of a layer for the size of its cells
 MIN_SHOWERS = 0.05  # smallest part of an event's visible energy in particles that shower, to compare it with hits
@@ -251,7 +250,6 @@ def _of_events(events: Events, hits: FlatHits, particles: ak.Array | None) -> di
                 energy = mine[hits.bounds[i] : hits.bounds[i + 1]]
                 energy = energy[energy > 0]
                 fifth[i] = np.partition(energy, len(energy) // 5)[len(energy) // 5]
-        table["uncharged"] = _total(events.tracks, jagged.flat(events.tracks.charge) == 0)
     most = np.maximum(table["energy"], table.get("momentum", 0.0))
     table["all most"], table["most"] = most, np.where((most > MIN_LARGE) & (n_hits >= MIN_MANY), most, np.nan)
     return table
@@ -557,18 +555,15 @@ def _without_hits(hits: FlatHits, deposits: TrackDeposits) -> dict[str, npt.NDAr
 
 
 def _of_tracks(events: Events) -> dict[str, npt.NDArray[Any]]:
-    """Columns of each track, compared with the detector's field and its particle; NaN where one does not apply."""
+    """Columns of each track, compared with its particle; NaN where one does not apply."""
+    assert events.tracks is not None  # for the type checker
     tracks, counts = jagged.columns(events.tracks), jagged.count(events.tracks)
-    momentum, state = (jagged.vectors(events.tracks, field=name) for name in ("momentum", "calo_position"))
-    # A chord of a circle is at most twice its radius long.
-    reach = 2 * np.hypot(*momentum[:, :2].T) / (GEV_PER_TESLA_MM * abs(events.detector.b_field))
-    radius = np.hypot(*state[:, :2].T)
-    beyond = np.where(np.isfinite(radius), radius > REACH * reach, np.nan)
-    table = {"event": jagged.event_index(counts), "beyond": beyond}
+    table: dict[str, npt.NDArray[Any]] = {"event": jagged.event_index(counts)}
     if events.truth is None:
         return table
     if events.track_links is None:
-        return table | {"linked": np.zeros(len(beyond))}
+        return table | {"linked": np.zeros(len(tracks["charge"]))}
+    momentum = jagged.vectors(events.tracks, field="momentum")
     of, truth = jagged.flat(assigned_particle(events.track_links, events.tracks)), jagged.columns(events.truth)
     linked = of >= 0
     table["linked"] = linked

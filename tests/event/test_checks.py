@@ -205,7 +205,7 @@ CASES = {
     "z + 10 mm": (moved(lambda x, y, z: (x, y, z + 10)), r"hits of the ECAL lie -\d\.\d cells beside"),
     "momenta x 1.1": (tracks(1.1, "momentum"), r"momenta of \d+ tracks differ by \+1?\d\.\d% from"),
     "omega x 1.05": (omega(1.05), r"momenta of \d+ tracks differ by -4.\d% from"),
-    "omega in 1/cm": (omega(10.0), r"\d+% of \d+ tracks cannot reach their state at the calorimeter"),
+    "omega in 1/cm": (omega(10.0), r"tracks of \d events with 12 or more have 0\.0\d of the energy of their hits"),
     "tracks twice": (lambda of: joined(of, "tracks", of.tracks), r"100% of \d+ tracks enter .* where another one does"),
 }
 
@@ -421,7 +421,7 @@ SEEN = "times the energy of"
         (shuffled_links, r"[67]\d% of the hits where \d+ tracks enter are linked to the track's"),
         (truth(without_boost), r"tracks are 0\.0\d+ rad from their \d+ particles \(median\)"),
         (tracks(1.1, "momentum"), r"transverse momenta .* 1\.100 times their .* particles' momenta.*; .* T would fit"),
-        (tracks(0, "charge"), r"100% of the tracks of \d events have charge 0"),
+        (tracks(0, "charge"), r"the helix from the IP leads \d% of \d+ tracks to their state at the calorimeter"),
         (tracks(-1, "charge"), r"[78]\d% of \d+ tracks bend against their charge"),
         (energy(1000.0), r"hits have \d\d\d\.\d+ times the energy of stable particles that shower"),
         (energy(2.0), "hits have 1.[789].* times the energy of stable particles"),
