@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pflow.errors import ConfigError, first_line, warn
-from pflow.event.closure import HADRON_RESPONSE, HARD, HARDER, MIN_MOMENTUM, N_LAYERS, ROUNDS
+from pflow.event.closure import HADRON_RESPONSE, HARD, MIN_MOMENTUM, N_LAYERS, ROUNDS
 from pflow.event.events import ImplausibleWarning
 from pflow.event.scales import BUSY, LARGEST, PI0, VERY_HARD, SampleScales, Scales, Table
 from pflow.physics.arrays import Floats, Index, Mask
@@ -337,8 +337,6 @@ QUANTITIES["trails"] = (  # lengths in cells
     Quantity("curvature", "momentum", MOMENTA, -0.02, 0.02, 0.5, changes=0.05),
     Quantity("charges", "opposite", "{:.0%} of {n} tracks bend against their charge", high=0.1),
     Quantity("HCAL", "behind", IN_HCAL, 0.55, halves=0.25, changes=0.5, each=SOME),
-    # Found: 0.90 and more; of soft hadrons 0.66.
-    Quantity("HCAL", "behind hard", IN_HCAL.replace(f"{HARD:g}", f"{HARDER:g}"), 0.75),
     # Found: at least 0.85; with half of the hits up to 0.75.
     Quantity("lost hits", "hcal_layers", LAYERS.replace("ECAL", "HCAL"), 0.82, halves=0.1, changes=0.2),
     Quantity("HCAL place", "hcal_azimuth", f"{BEHIND}azimuth", -1.0, 1.0, 0.5, changes=2.0),

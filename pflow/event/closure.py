@@ -39,7 +39,7 @@ MOST_OF_MUON = 3.0  # GeV that a muon leaves in an HCAL
 SHOWER = 2.0  # hits a layer from which a trail is a shower: an electron's
 STEP = 0.01  # relative change of momentum by which the entry's dependence on it is measured
 LEVER = (100.0, 1500.0)  # mm by which the whole momentum moves an entry: straighter tracks show no error, curlers wrap
-HARD, HARDER = 3.0, 8.0  # GeV, momenta from which most and nearly all hadrons leave hits in the HCAL
+HARD = 3.0  # GeV, momentum from which most hadrons leave hits in the HCAL
 NEAR = 100.0  # mm between state and helix
 SAME = 1e-3  # rad, largest angle between the entries of two copies of a track
 MIN_TRACKS = 6  # fewest of an event in which the energy of lost ones is measured
@@ -161,8 +161,7 @@ class TrackDeposits:
     `trails`: columns for the same, lengths in cells, NaN where one does not apply: entry (``x``, ``y``, ``z``);
     ``trail``, whether there is one in the ECAL; ``layers``, the share of the first ones that have hits of it; median
     distance of the hits from the line (``ecal_azimuth``, ``ecal_polar``); median energy of these hits at normal
-    incidence (``ecal_cell``); the same of the HCAL (``hcal_layers``, ...; ``behind``, and above `HARDER` ``behind
-    hard``: whether there are hits);
+    incidence (``ecal_cell``); the same of the HCAL (``hcal_layers``, ...; ``behind``: whether there are hits);
     ``helix``, whether the helix from the IP leads to ``calo_position``; ``momentum``, relative error of momentum and
     field by the place of the trail; ``opposite``, whether it is that of the other charge; ``response``, energy in
     `NARROW` over momentum of hadrons; ``twice``, whether another track enters there; ``own``, share of the hits that
@@ -443,7 +442,6 @@ def _trails(
         "ecal_cell": _where(straight, ecal["cell"]),
         "own": _where(straight, ecal["own"]),
         "behind": _where(in_hcal, hcal["n_layers"] > 0),
-        "behind hard": _where(in_hcal & (tracks.p > HARDER), hcal["n_layers"] > 0),
         **{f"hcal_{name}": _where(seen_behind, hcal[name]) for name in ("layers", "azimuth", "polar")},
         "hcal_cell": _where(in_hcal, hcal["cell"]),
         # In a dense jet the hits behind a track are also others'.

@@ -624,7 +624,7 @@ TO_HAVE = r"events are expected to have"
         (
             90,
             lambda events: turned("hcal", "barrel", 0.087)(events.without_truth()),  # 5 degrees
-            r"\d+% of \d\d+ tracks above 8 GeV have hits of the HCAL behind them in the barrel",
+            r"\d+% of \d\d+ tracks above 3 GeV have hits of the HCAL behind them in the barrel",
         ),
     ],
 )
