@@ -210,7 +210,6 @@ TYPICAL = "hits of the ECAL have {:.3g} GeV in {n} events"
 FIFTH = "a fifth of the hits of the {} have less than {{:.3g}} GeV in {{n}} events with many tracks"
 TRACKLESS_HITS = "{:.1%} of the energy of hits is behind places where charged particles enter the ECAL without a track"
 TRUE = "hits have {:.2f} times the energy of stable particles that shower"
-N_TRUE = "events have {:.3g} true particles"
 MASSLESS = "momenta of the particles of the reference are {:.2f} times their energies"
 OVER_TRUE = "particles of the reference have {:.2f} times the energy of true ones"
 OVER_LEAST = "particles of the reference have {:.2f} times the smaller of true energy and hits"
@@ -245,7 +244,6 @@ QUANTITIES["events"] = (
     Quantity("lost tracks", "trackless", TRACKLESS_HITS, high=0.03, over="energy", changes=0.05),
     # Of few particles, too.
     Quantity("units", "energy", TRUE, 1 / 30, 30.0, over="true", least=1, changes=np.log(3.0), relative=True),
-    Quantity("true particles", "particles", N_TRUE, each=SOME, counted="n_hits", of_each=100),
     Quantity("reference", "reference momentum", MASSLESS, 0.7, 1.05, over="reference", least=1),
     Quantity("reference", "reference", OVER_TRUE, high=1.25, over="seen", counted="n visible", least=20),
     Quantity("reference", "reference", OVER_LEAST, low=0.75, over="least seen", counted="n visible", least=20),

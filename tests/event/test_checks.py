@@ -491,7 +491,7 @@ def test_what_is_absent_twice_or_wrong_in_all_events_is_said(jets, change, said)
         (("reference",), lambda of: of[2:3], rf"\d+% of {TRACKLESS}"),
         (("tracks",), lambda of: of[1:2][:, ::-1], rf"\d+{RIGHT}"),
         (("reference",), lambda of: of[:1, :0], f"particles of the reference have 0.00 {SEEN} hits or"),
-        (("truth", "hit_links", "track_links"), lambda of: of[:1, :0], "events have 0 true particles"),
+        (("truth", "hit_links", "track_links"), lambda of: of[:1, :0], "0% of the energy of ecal_barrel is linked"),
         (("hit_links",), lambda of: of[:1, :0], "0% of the energy of ecal_barrel is linked to particles"),
     ],
     ids=["reference of another", "tracks of others", "no reference", "no truth", "no links"],
