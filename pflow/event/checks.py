@@ -216,8 +216,6 @@ OVER_LEAST = "particles of the reference have {:.2f} times the smaller of true e
 OVER_SEEN = "particles of the reference have {:.2f} times the energy of hits or tracks"
 TRACKLESS = "{:.0%} of the charged particles of the reference have no track of their charge and momentum"
 LONE = "{{:.1%}} of the {} have no other hit within some 0.07 rad, in {{n}} events"
-ALWAYS = "{:.1%} of the energy of hits is in cells that fire in most of {n} events"
-HOT_CELLS = ": they are hot, or all particles go the same way"
 CODES = "{:.0%} of the true particles have another charge than their PDG code says, or an unknown code"
 CODES_OF_REFERENCE = CODES.replace("true particles have", "particles of the reference have")
 VERTICES = "the simulation's farthest vertices are at {:.2g} times the distance of the ECAL's face, in {n} events"
@@ -259,7 +257,6 @@ QUANTITIES["events"] = (
         Quantity("noise", f"lone {hits}", LONE.format(hits), high=most, over=hits, wrong=": noise?", least=4)
         for hits, most in (("hits of the ECAL", 0.03), ("hits of the HCAL", 0.12))
     ),
-    Quantity("hot cells", "always", ALWAYS, high=0.0, over="energy", wrong=HOT_CELLS),
     _share("codes of the reference", "wrong reference", CODES_OF_REFERENCE, "n of reference", high=0.1),
     _share("codes", "wrong charges", CODES, "particles", high=0.1),
     Quantity("vertices", "vertex", VERTICES, 0.15, 5.0, 0.9, wrong=": is their unit mm?", least=20),

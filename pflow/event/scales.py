@@ -38,7 +38,6 @@ MAX_ROWS = 100_000  # of a table; more are thinned evenly
 MAX_HITS = 5000  # of a calorimeter and chunk, from all its events, that are compared one by one with its description
 ONE_IN = 16  # of so many cells, one is checked for a second hit
 LARGEST = 30.0  # GeV that no hit of a layer has: found up to 13
-HOT, MIN_HOT = 0.1, 8  # GeV of a cell that may fire in each event, and fewest events to say so
 BELOW, MIN_BELOW = {"soft": 1.3, "faint": 0.5}, 100
 """Factors on the fifth of a chunk's hit energies below which hits are soft and faint; fewest hits for their share."""
 OFF_GRID = 0.29  # shift of positions before rounding, in quarters of a cell: cell centres may end in halves
@@ -472,9 +471,8 @@ def _of_pairs(particles: ak.Array) -> dict[str, npt.NDArray[Any]]:
 
 def _of_cells(events: Events, hits: FlatHits) -> dict[str, npt.NDArray[Any]]:
     """Of each event and calorimeter, the number of hits in one of `ONE_IN` cells, and of those not alone in theirs;
-    ``always``, energy in cells with more than `HOT` in most of the events, NaN of few events, and ``absurd``, in hits
-    of layers with more than `LARGEST`, GeV."""
-    parts, n, n_events = events.detector.calorimeters, len(events), np.count_nonzero(np.diff(hits.bounds))
+    ``absurd``: energy in hits of layers with more than `LARGEST`, GeV."""
+    parts, n = events.detector.calorimeters, len(events)
     inverse = np.array([1 / min(1.0, (part.cell_size or 4.0) / 4) for part in parts], np.float32)
 
     def quarters(axis: int, rows: Any) -> npt.NDArray[np.int32]:
@@ -482,28 +480,21 @@ def _of_cells(events: Events, hits: FlatHits) -> dict[str, npt.NDArray[Any]]:
         place = hits.position[axis][rows] * inverse.take(hits.part[rows]) + np.float32(OFF_GRID)
         return np.asarray(np.clip(np.rint(place, out=place), -2e9, 2e9), dtype=np.int32)
 
-    def cells(rows: Index) -> Index:
-        """Code of each hit's cell: its calorimeter does not count, as hits may be there again in another one."""
-        x, y, z = (quarters(axis, rows).astype(np.int64) for axis in range(3))
-        return (x * 1_000_003 + y) * 1_000_003 + z
-
     # Columns of cells along z are chosen by a hash of their places, so that all hits of one are looked at or none.
     code = quarters(0, slice(None)).view(np.uint32) * np.uint32(73_856_093)
     code ^= quarters(1, slice(None)).view(np.uint32) * np.uint32(19_349_663)
     looked_at = code * np.uint32(2_654_435_761) < np.uint32(2**32 // ONE_IN)
     chosen = np.flatnonzero(looked_at & (hits.energy > 0))
-    _, cell, n_hits = np.unique(cells(chosen) * n + hits.event[chosen], return_inverse=True, return_counts=True)
+    # The calorimeter does not count, as hits may be there again in another one.
+    x, y, z = (quarters(axis, chosen).astype(np.int64) for axis in range(3))
+    cell_of_event = ((x * 1_000_003 + y) * 1_000_003 + z) * n + hits.event[chosen]
+    _, cell, n_hits = np.unique(cell_of_event, return_inverse=True, return_counts=True)
     sums = _by_part(events.detector, hits, chosen, cells=np.ones(len(chosen)), twice=n_hits[cell] > 1)
 
-    hot = np.flatnonzero(hits.energy > HOT)
     layered = np.array([part.n_layers >= N_LAYERS for part in parts])
-    absurd = hot[(hits.energy[hot] > LARGEST) & layered[hits.part[hot]]]
-    cell = np.unique(cells(hot), return_inverse=True)[1]
-    pairs = np.sort(cell * n + hits.event[hot])
-    fires = pairs[np.diff(pairs, prepend=-1) > 0] // n  # of each cell and event once
-    always = hot[2 * np.bincount(fires)[cell] > n_events] if len(hot) else hot
-    sums["absurd"], sums["always"] = (np.bincount(hits.event[of], hits.energy[of], n) for of in (absurd, always))
-    return sums if n_events >= MIN_HOT else sums | {"always": np.full(n, np.nan)}
+    absurd = np.flatnonzero(hits.energy > LARGEST)
+    absurd = absurd[layered[hits.part[absurd]]]
+    return sums | {"absurd": np.bincount(hits.event[absurd], hits.energy[absurd], n)}
 
 
 def _of_hits(events: Events, hits: FlatHits) -> dict[str, npt.NDArray[Any]]:

@@ -375,12 +375,6 @@ def octant(factor):
     return energy(lambda of: np.where(in_octant(of), factor, 1.0))
 
 
-def with_a_hot_cell(events):
-    """The second hit of the first event is in all events, with 0.5 GeV."""
-    hot = ak.with_field(events.hits[np.zeros(len(events), int), 1:2], np.full((len(events), 1), 0.5), "energy")
-    return joined(events, "hits", hot)
-
-
 def vertices(factor):
     return truth(lambda of: {f"vertex.{axis}": factor * of[f"vertex.{axis}"] for axis in "xyz"})
 
@@ -668,7 +662,6 @@ def described(name, **changes):
             r"entries 20 to 24: energies of hits of the ECAL are on another scale than in other events; .*; "
             r"entries 20 to 24: hits of the ECAL have \d+\.\d GeV in 5 events; 0\.0\d+ in others",
         ),
-        (with_a_hot_cell, r"\d\.\d% of the energy of hits is in cells that fire in most of 25 events: they are hot.*"),
         (
             lambda events: described("ecal_barrel", layers=())(energy(1000.0)(events.without_truth())),
             r"a typical hit of ecal_barrel has \d+\.?\d* GeV: is its unit GeV\?.*",
