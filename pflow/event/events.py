@@ -275,13 +275,13 @@ def event_rows(which: int | slice | npt.NDArray[Any] | Sequence[int], n_events: 
 def concatenate(chunks: Sequence[Events]) -> Events:
     """Join chunks of events of one detector. Parts missing in some chunks are dropped, with an `ImplausibleWarning`.
 
-    ValueError: no chunks, or events of different detectors.
+    ValueError: no chunks, or events of different detectors, also such that were moved (`pflow.event.move`).
     """
     if not chunks:
         raise ValueError("no events to concatenate")
     first = chunks[0]
-    if any(chunk.detector != first.detector for chunk in chunks):
-        raise ValueError("cannot concatenate events of different detectors")
+    if any(chunk.detector != first.detector or chunk.geometry is not None for chunk in chunks):
+        raise ValueError("cannot concatenate events of different detectors, or moved into these")
     held = [{name for name, _ in chunk.parts()} for chunk in chunks]
     for chunk, names in zip(chunks, held, strict=True):
         if missing := [name for name in PARTS if name in set().union(*held) - names]:
@@ -294,10 +294,6 @@ def concatenate(chunks: Sequence[Events]) -> Events:
     for name in PARTS:
         parts = [getattr(chunk, name) for chunk in chunks]
         values[name] = None if any(part is None for part in parts) else jagged.concatenate(parts)
-    if any(chunk.geometry is not None for chunk in chunks):
-        # Events that were not moved have the detector's own geometry.
-        own = [chunk.geometry or Geometry.of(first.detector)[np.zeros(len(chunk), dtype=np.int64)] for chunk in chunks]
-        values["geometry"] = Geometry.join(own)
     path = first.path if all(chunk.path == first.path for chunk in chunks) else ""
     return dataclasses.replace(first, path=path, **values)
 

@@ -245,17 +245,6 @@ class Geometry:
         }
         return dataclasses.replace(self, **picked)
 
-    @classmethod
-    def join(cls, parts: Sequence[Self]) -> Self:
-        """The detectors of all parts, which have the same calorimeters, one after another."""
-
-        def joined(name: str) -> Any:
-            values = [getattr(part, name) for part in parts]
-            is_faces = isinstance(values[0], Faces)
-            return Faces(*map(np.concatenate, zip(*values, strict=True))) if is_faces else np.concatenate(values)
-
-        return cls(**{name: joined(name) for name in vars(parts[0])})
-
     def scaled(self, factor: Floats) -> Self:
         """With all lengths multiplied, and densities divided, by a factor for each detector, float64 [G]."""
         by = factor[:, np.newaxis]

@@ -15,7 +15,6 @@ from pflow.event.truth import select_targets
 from pflow.io.open import read_events
 from pflow.physics.detector import load_detector
 from pflow.physics.geometry import NO_FACE, Geometry, measures
-from pflow.tokens.features import feature_columns
 
 STILL = {"sides": (0,), "endcap": (1.0, 1.0), "scale": (1.0, 1.0), "probability": 1.0}
 
@@ -87,13 +86,9 @@ def test_truth_by_rule_entering_is_of_the_moved_event(events, options):
     assert (moved.chosen == targets.chosen).all()
 
 
-def test_joined_events_keep_their_geometries(events):
-    """Also beside events that were not moved, before and behind them."""
-    forms = Variation(probability=1.0).draw(len(events), np.random.default_rng(1))
-    moved = move(events, forms)
-    for parts in ([moved[:2], moved[2:]], [events[:2], moved[2:]], [moved[:2], events[2:]]):
-        expected = np.concatenate([feature_columns(part, "hits", ["depth"])[0] for part in parts])
-        assert feature_columns(concatenate(parts), "hits", ["depth"])[0].tolist() == expected.tolist()
+def test_moved_events_are_not_joined(events):
+    with pytest.raises(ValueError, match="cannot concatenate events of different detectors, or moved into these"):
+        concatenate([events, move(events, drawn(events))])
 
 
 def test_tracks_enter_at_the_moved_faces(events):
