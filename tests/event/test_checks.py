@@ -687,6 +687,11 @@ def test_few_particles_may_leave_no_hits_in_a_calorimeter(few):
         assert not problems(few[begin : begin + 5])
 
 
+def test_few_hits_of_a_layer_say_no_size_of_cells(data_dir):
+    """Of 20 the nearest two are four cells apart."""
+    assert not problems(read_events(data_dir / "g4" / "multi_train.root", entry_start=525, entry_stop=530))
+
+
 @pytest.mark.parametrize(("name", "n", "seed"), [("g4/single_test", 100, 18), ("cld_g4/single_val", 300, 7)])
 def test_parts_of_single_particles_are_not_compared(data_dir, name, n, seed):
     """Of a few there, one may shower in thicker layers, or two be photons."""
