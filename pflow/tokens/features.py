@@ -36,7 +36,6 @@ class Feature:
     """
 
     field: str
-    description: str
     compute: Compute
     transform: str = "identity"
 
@@ -99,19 +98,19 @@ def _asinh_depth(columns: Columns, detector: Detector) -> Values:
     return double(namespace(length).arcsinh(length))
 
 
-def _number(field: str, description: str, transform: str = "identity") -> Feature:
+def _number(field: str, transform: str = "identity") -> Feature:
     """The field itself; its dotted path begins with the part."""
     name = field.partition(".")[2]
-    return Feature(field, description, lambda columns, _: double(columns[name]), transform)
+    return Feature(field, lambda columns, _: double(columns[name]), transform)
 
 
-def _length(field: str, description: str, keys: Sequence[str]) -> Feature:
-    """Length of a vector."""
+def _length(field: str, keys: Sequence[str]) -> Feature:
+    """Length of a vector, as log10."""
     name = field.partition(".")[2]
-    return Feature(field, description, lambda columns, _: _norm(columns, name, keys), "log10")
+    return Feature(field, lambda columns, _: _norm(columns, name, keys), "log10")
 
 
-def _unit(field: str, prefix: str, description: str, keys: Sequence[str]) -> dict[str, Feature]:
+def _unit(field: str, prefix: str, keys: Sequence[str]) -> dict[str, Feature]:
     """Components of the unit vector along a vector, named after `prefix`; 0 for a null vector."""
     name = field.partition(".")[2]
 
@@ -121,31 +120,31 @@ def _unit(field: str, prefix: str, description: str, keys: Sequence[str]) -> dic
         return double(columns[f"{name}.{key}"]) / (length + (length == 0))
 
     computes = {axis: partial(component, key=key) for axis, key in zip(XYZ, keys, strict=True)}
-    return {f"{prefix}{k}": Feature(field, f"{k} of {description}", compute) for k, compute in computes.items()}
+    return {f"{prefix}{axis}": Feature(field, compute) for axis, compute in computes.items()}
 
 
-def _position(field: str, prefix: str, what: str) -> dict[str, Feature]:
-    """Cartesian coordinates, unit direction and distance of a position."""
+def _position(field: str, prefix: str = "") -> dict[str, Feature]:
+    """Cartesian coordinates, mm, unit direction, and distance, mm, as log10, of a position."""
     return {
-        **{f"{prefix}{key}": _number(f"{field}.{key}", f"{key} of {what}, mm") for key in XYZ},
-        **_unit(field, f"{prefix}n", f"the unit vector to {what}", XYZ),
-        f"{prefix}log_r": _length(field, f"distance to {what}, mm, as log10", XYZ),
+        **{f"{prefix}{key}": _number(f"{field}.{key}") for key in XYZ},
+        **_unit(field, f"{prefix}n", XYZ),
+        f"{prefix}log_r": _length(field, XYZ),
     }
 
 
-def _subdetector(description: str, attribute: str, value: str) -> Feature:
+def _subdetector(attribute: str, value: str) -> Feature:
     """1 for hits whose calorimeter has this kind or region, else 0."""
 
     def compute(columns: Columns, detector: Detector) -> Values:
         matches = np.array([getattr(c, attribute) == value for c in detector.calorimeters], dtype=np.float64)
         return constant(matches, like=columns["subdetector"]).take(columns["subdetector"])
 
-    return Feature("hits.subdetector", description, compute)
+    return Feature("hits.subdetector", compute)
 
 
-def _depth(description: str, name: str, transform: str = "identity") -> Feature:
+def _depth(name: str, transform: str = "identity") -> Feature:
     """A number of `pflow.physics.geometry.Depths`: of where a hit lies in its calorimeter."""
-    return Feature("hits.position", description, lambda *given: double(getattr(_depths(*given), name)), transform)
+    return Feature("hits.position", lambda *given: double(getattr(_depths(*given), name)), transform)
 
 
 def _token_size(columns: Columns, detector: Detector) -> Values:
@@ -165,19 +164,19 @@ def _face(field: str, which: int) -> Feature:
         # asinh grows like a logarithm and takes 0 and negative distances, in front of the face, too.
         return namespace(distance).arcsinh(distance)
 
-    plane = ("barrel", "endcaps")[which]
-    return Feature(field, f"asinh of the distance beyond the face of the {plane}, / {FACE_UNIT:g} mm", compute)
+    return Feature(field, compute)
 
 
-def _bending(angle: str, mrad: int, compute_angle: Callable[[Values, Values, Values], Values]) -> Feature:
-    """asinh of an angle between a track's momentum at the vertex, its entry and its momentum there, [3, N] each."""
+def _bending(mrad: int, compute_angle: Callable[[Values, Values, Values], Values]) -> Feature:
+    """asinh of an angle, in `mrad`, between a track's momentum at the vertex, its entry and its momentum there, [3, N]
+    each."""
 
     def compute(columns: Columns, _: Detector) -> Values:
         at_vertex, at_entry = (_vector(columns, name, PXYZ) for name in ("momentum", "calo_momentum"))
         value = compute_angle(at_vertex, _vector(columns, "calo_position"), at_entry) / (mrad / 1000)
         return namespace(value).arcsinh(value)
 
-    return Feature("tracks.calo_momentum", f"asinh of the {angle}, / {mrad} mrad", compute)
+    return Feature("tracks.calo_momentum", compute)
 
 
 def _turn(a: Sequence[Values], b: Sequence[Values]) -> Values:
@@ -193,52 +192,44 @@ def _steeper(a: Sequence[Values], b: Sequence[Values]) -> Values:
 
 FEATURES: Mapping[str, Mapping[str, Feature]] = {
     "hits": {
-        "log_energy": _number("hits.energy", "energy, GeV, as log10", "log10"),
-        "time": _number("hits.time", "time, ns"),
-        "layer": Feature("hits.layer", "layer, from 0", _layer),
-        "ecal": _subdetector("1 in an electromagnetic calorimeter", "kind", "ecal"),
-        "hcal": _subdetector("1 in a hadronic calorimeter", "kind", "hcal"),
-        "muon": _subdetector("1 in a muon system", "kind", "muon"),
-        "barrel": _subdetector("1 in a barrel", "region", "barrel"),
-        "endcap": _subdetector("1 in an endcap", "region", "endcap"),
-        **_position("hits.position", "", "the hit"),
-        "behind_barrel": _depth("1 behind the face of a barrel, 0 behind an endcap's", "barrel"),
-        "cosine": _depth("cosine of the angle between the ray from the origin and the face's normal", "cosine"),
-        "depth": Feature("hits.position", "asinh of the depth behind the face along the ray, / 100 mm", _asinh_depth),
-        "radiation": _depth("radiation lengths from the first face, along the ray", "radiation"),
-        "interaction": _depth("nuclear interaction lengths from the first face, along the ray", "interaction"),
-        "per_layer": _depth("radiation lengths of a layer there, as log10", "per_layer", "log10"),
-        "cell_size": _depth("size of a cell, mm, as log10", "cell_size", "log10"),
-        "token_size": Feature("hits.position", "size of a token's cell, mm, as log10", _token_size, "log10"),
+        "log_energy": _number("hits.energy", "log10"),  # GeV
+        "time": _number("hits.time"),  # ns
+        "layer": Feature("hits.layer", _layer),  # from 0
+        # 1 in a calorimeter of this kind or region, else 0
+        **{kind: _subdetector("kind", kind) for kind in ("ecal", "hcal", "muon")},
+        **{region: _subdetector("region", region) for region in ("barrel", "endcap")},
+        **_position("hits.position"),
+        "behind_barrel": _depth("barrel"),  # 1 behind the face of a barrel, 0 behind an endcap's
+        "cosine": _depth("cosine"),  # of the angle between the ray from the origin and the face's normal
+        "depth": Feature("hits.position", _asinh_depth),  # behind the face along the ray, in units of `FACE_UNIT`
+        "radiation": _depth("radiation"),  # radiation lengths from the first face, along the ray
+        "interaction": _depth("interaction"),  # nuclear interaction lengths from there
+        "per_layer": _depth("per_layer", "log10"),  # radiation lengths of a layer there
+        "cell_size": _depth("cell_size", "log10"),  # mm
+        "token_size": Feature("hits.position", _token_size, "log10"),  # of a token's cell, mm
         "face_barrel": _face("hits.position", 0),
         "face_endcap": _face("hits.position", 1),
     },
     "tracks": {
-        "log_p": _length("tracks.momentum", "momentum at the vertex, GeV, as log10", PXYZ),
-        **_unit("tracks.momentum", "n", "the unit momentum at the vertex", PXYZ),
-        "charge": _number("tracks.charge", "charge, e"),
-        "d0": _number("tracks.d0", "transverse impact parameter, mm"),
-        "z0": _number("tracks.z0", "longitudinal impact parameter, mm"),
-        "omega": _number("tracks.omega", "signed curvature, 1/mm"),
-        **_position("tracks.calo_position", "calo_", "where the track enters the calorimeter"),
-        **_unit("tracks.calo_momentum", "calo_u", "the unit momentum at the calorimeter", PXYZ),
+        "log_p": _length("tracks.momentum", PXYZ),  # at the vertex, GeV, like the next three
+        **_unit("tracks.momentum", "n", PXYZ),
+        "charge": _number("tracks.charge"),  # e
+        "d0": _number("tracks.d0"),  # mm
+        "z0": _number("tracks.z0"),  # mm
+        "omega": _number("tracks.omega"),  # 1/mm
+        **_position("tracks.calo_position", "calo_"),
+        **_unit("tracks.calo_momentum", "calo_u", PXYZ),
         "face_barrel": _face("tracks.calo_position", 0),
         "face_endcap": _face("tracks.calo_position", 1),
-        "bend": _bending("azimuth from the momentum at the vertex to the entry", 10, lambda p, x, _: _turn(p, x)),
-        "bend_there": _bending("azimuth from the entry to the momentum there", 10, lambda _, x, q: _turn(x, q)),
-        "bend_difference": _bending(
-            "difference of these two, 0 from the vertex", 1, lambda p, x, q: _turn(x, q) - _turn(p, x)
-        ),
-        "steeper": _bending(
-            "polar angle of the momentum at the vertex less the entry's", 1, lambda p, x, _: _steeper(p, x)
-        ),
-        "steeper_there": _bending(
-            "polar angle of the entry less the momentum's there", 1, lambda _, x, q: _steeper(x, q)
-        ),
+        # Azimuth from the momentum at the vertex (p) to the entry (x), from there to the momentum there (q), and the
+        # difference of the two, which is 0 for a track from the vertex; the same steps in polar angle.
+        "bend": _bending(10, lambda p, x, _: _turn(p, x)),
+        "bend_there": _bending(10, lambda _, x, q: _turn(x, q)),
+        "bend_difference": _bending(1, lambda p, x, q: _turn(x, q) - _turn(p, x)),
+        "steeper": _bending(1, lambda p, x, _: _steeper(p, x)),
+        "steeper_there": _bending(1, lambda _, x, q: _steeper(x, q)),
     },
-    "tracker_hits": {
-        **_position("tracker_hits.position", "", "the tracker hit"),
-    },
+    "tracker_hits": _position("tracker_hits.position"),
 }
 """Features by part of the events, then by name."""
 

@@ -131,7 +131,7 @@ class TestEveryField:
 
     def test_features_can_use_every_field(self, events, part, monkeypatch):
         column, field = list(fields_of(part).items())[-1]
-        feature = Feature(f"{part}.{field.name}", "new", lambda columns, _: columns[column].astype(np.float64))
+        feature = Feature(f"{part}.{field.name}", lambda columns, _: columns[column].astype(np.float64))
         monkeypatch.setitem(FEATURES, part, {**FEATURES[part], "new": feature})
         (values,) = feature_columns(events, part, ["new"])
         np.testing.assert_array_equal(values, jagged.columns(getattr(events, part))[column])

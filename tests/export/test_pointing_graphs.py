@@ -68,10 +68,10 @@ KINDS = {
 """Options of tokens, of the network, and of decoding."""
 
 OWN = {
-    "hits": {"late": Feature("hits.time", "time, us", lambda columns, _: double(columns["time"]) / 1000)},
+    "hits": {"late": Feature("hits.time", lambda columns, _: double(columns["time"]) / 1000)},
     "tracks": {
-        "far": Feature("tracks.d0", "impact parameter, m", lambda columns, _: double(columns["d0"]) / 1000),
-        "turned": Feature("tracks.phi", "azimuth", lambda columns, _: double(columns["phi"])),
+        "far": Feature("tracks.d0", lambda columns, _: double(columns["d0"]) / 1000),
+        "turned": Feature("tracks.phi", lambda columns, _: double(columns["phi"])),
     },
 }
 """Features of one's own, by part of the events."""
