@@ -55,7 +55,7 @@ def folder(make_photons, tmp_path_factory):
     """Single photons, event numbers 10, 11, ..., and two reconstructions of them, the second with links."""
     folder, photons = tmp_path_factory.mktemp("files"), make_photons(N_EVENTS, 10)
     write_events(folder / "truth.root", photons)
-    write_reco(folder / "reco.root", reconstruction(photons), checkpoint="abc")
+    write_reco(folder / "reco.root", reconstruction(photons), checkpoint={"sha256": "abc"})
     write_reco(folder / "linked.root", reconstruction(photons, share=0.2))
     return folder
 
@@ -93,7 +93,7 @@ def test_metrics_figures_and_a_report_are_written(written):
     assert content["count"]["exact_fraction"] == 1.0
     assert content["energy"]["response_median"] == pytest.approx(1.0)
     assert content["n_events_read"] == N_EVENTS
-    assert content["inputs"]["provenance"] == {"PFlow": {"checkpoint": "abc"}}
+    assert content["inputs"]["provenance"] == {"PFlow": {"checkpoint": {"sha256": "abc"}}}
     names = sorted(path.stem for path in written.glob("*.png"))
     assert names == ["efficiency_vs_energy_by_class", "response"]
     assert sorted(path.stem for path in written.glob("*.pdf")) == names
@@ -270,7 +270,7 @@ def test_another_reconstruction_is_evaluated_beside_the_first(evaluated, folder,
     assert content["compare"]["Twice"]["count"]["exact_fraction"] == 0.0
     assert content["compare"]["Twice"]["class"]["photon"]["fake_rate"] == 0.5
     assert content["oracle"]["count"]["exact_fraction"] == 1.0
-    assert content["inputs"]["provenance"] == {"PFlow": {"checkpoint": "abc"}, "Twice": {}}
+    assert content["inputs"]["provenance"] == {"PFlow": {"checkpoint": {"sha256": "abc"}}, "Twice": {}}
     assert "Twice" in capsys.readouterr().out
 
 
