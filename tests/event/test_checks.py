@@ -379,10 +379,6 @@ def vertices(factor):
     return truth(lambda of: {f"vertex.{axis}": factor * of[f"vertex.{axis}"] for axis in "xyz"})
 
 
-def recoded(code, other, name="truth"):
-    return changed(name, lambda of: {"pdg": np.where(of["pdg"] == code, other, of["pdg"])})
-
-
 def some_momenta(factor, chosen):
     """Momenta of the tracks that are chosen by their px, py and pz."""
     names = ("momentum.px", "momentum.py", "momentum.pz")
@@ -400,6 +396,7 @@ def without_late(kind, region):
 
 HARD_DOUBLED = some_momenta(2.0, lambda x, y, z: np.hypot(x, y) > 5.0)
 IN_OCTANT_DOUBLED = some_momenta(2.0, lambda x, y, z: np.abs(np.arctan2(y, x) - 1.0) < np.pi / 8)
+TAUS_FOR_PIONS = truth(lambda of: {"pdg": np.where(of["pdg"] == 211, -15, of["pdg"])})
 CUT_OFF = hits(lambda of: {"energy": np.minimum(of["energy"], np.quantile(of["energy"], 0.97))})
 TRACKLESS = "the charged particles of the reference have no track of their charge"
 DEAD = r"no hits of (?!.*no hits){} are in layers {} to {}, and \d+ in one beside these"
@@ -441,7 +438,7 @@ SEEN = "times the energy of"
         (four_times(tracks(-1, "charge")), f"0{RIGHT}"),
         (four_times(IN_OCTANT_DOUBLED), rf"{RIGHT}: \d+% of \d+ between 45 and 67.5 degrees"),
         (four_times(links_of_the_hcal_shuffled), r"\d+% of the hits where \d+ tracks enter the HCAL are linked to the"),
-        (recoded(211, -15), r"\d+% of the targets of \d events are taus, which the simulation decayed: give rule"),
+        (TAUS_FOR_PIONS, r"\d+% of the targets of \d events are taus, which the simulation decayed: give rule"),
         (reference(of_charged, "px"), f"\\d+% of {TRACKLESS}"),
         (reference(of_charged, "charge"), f"(9\\d|100)% of {TRACKLESS}"),
         (copied_into("hcal", "hcal_barrel"), r"100% of the hits of hcal_endcap lie in the cell of another one"),
@@ -451,7 +448,6 @@ SEEN = "times the energy of"
         (truth(lambda of: {"parent": np.full(len(of["parent"]), -1)}), "100% of the .* have no parent"),
         (truth(lambda of: {"status": np.ones(len(of["status"]))}), "or are stable as their parent is"),
         (truth(lambda of: {"pz": -of["pz"]}), r"a quarter of \d+ photons lie more than \d.* rad"),
-        (second_half(truth(lambda of: {"pz": -of["pz"]})), r"photons lie more than \d.* rad"),
         (energy(0.6), r"hits have 0\.6.* times the energy of the \d+ photons"),
         (energy(1.6), r"hits have 1\.[567].* times the energy of the \d+ photons"),
         (
@@ -461,7 +457,6 @@ SEEN = "times the energy of"
         (four_times(truth(hard_along_the_beam)), r"[5-9]\d% of the visible energy of .* goes along the beam, outside"),
         (four_times(truth(born_outside)), "100% of the energy of .* begins behind the ECAL's face: do their vertices"),
         (four_times(reference(of_photons(0.3), *FOUR_MOMENTUM)), rf"photons of the reference have 0\.3\d {SEEN} true"),
-        (four_times(recoded(22, 2112, "reference")), f"photons of the reference have 0.00 {SEEN} true ones"),
         (reference(0.0, "energy"), f"reference have 0.00 {SEEN} hits or tracks"),
         (reference(3.0, *FOUR_MOMENTUM), rf"reference have [34]\.\d+ {SEEN} hits or tracks"),
         (four_times(reference(1.5, *FOUR_MOMENTUM)), rf"reference have 1\.[45]\d {SEEN} true ones"),
@@ -1004,7 +999,6 @@ LARGE = r"cells of ecal_\w+ are 5\S* mm large \(described: {}\)"
             {"inner_radius": 2300.0},
             r"\d+% of the hits .* inner_radius 2300 mm, 12 sides, layers of 202 mm",
         ),
-        ("ecal_barrel", {"inner_radius": 215.0}, "hits of ecal_barrel lie outside of it"),  # cm
         ("ecal_endcap", {"inner_z": 1500.0}, "hits of ecal_endcap .* inner_z 1500 mm"),
         ("hcal_barrel", {"layers": (CLD_ECAL,)}, "hits of hcal_barrel lie outside"),
         ("ecal_barrel", {"layers": (DEEP,)}, r"ecal_barrel .* depth: .*measured: 5\.0\d mm, described: 50\.5 mm"),
