@@ -379,6 +379,10 @@ def vertices(factor):
     return truth(lambda of: {f"vertex.{axis}": factor * of[f"vertex.{axis}"] for axis in "xyz"})
 
 
+def recoded(code, other):
+    return truth(lambda of: {"pdg": np.where(of["pdg"] == code, other, of["pdg"])})
+
+
 def some_momenta(factor, chosen):
     """Momenta of the tracks that are chosen by their px, py and pz."""
     names = ("momentum.px", "momentum.py", "momentum.pz")
@@ -396,7 +400,6 @@ def without_late(kind, region):
 
 HARD_DOUBLED = some_momenta(2.0, lambda x, y, z: np.hypot(x, y) > 5.0)
 IN_OCTANT_DOUBLED = some_momenta(2.0, lambda x, y, z: np.abs(np.arctan2(y, x) - 1.0) < np.pi / 8)
-TAUS_FOR_PIONS = truth(lambda of: {"pdg": np.where(of["pdg"] == 211, -15, of["pdg"])})
 CUT_OFF = hits(lambda of: {"energy": np.minimum(of["energy"], np.quantile(of["energy"], 0.97))})
 TRACKLESS = "the charged particles of the reference have no track of their charge"
 DEAD = r"no hits of (?!.*no hits){} are in layers {} to {}, and \d+ in one beside these"
@@ -438,7 +441,7 @@ SEEN = "times the energy of"
         (four_times(tracks(-1, "charge")), f"0{RIGHT}"),
         (four_times(IN_OCTANT_DOUBLED), rf"{RIGHT}: \d+% of \d+ between 45 and 67.5 degrees"),
         (four_times(links_of_the_hcal_shuffled), r"\d+% of the hits where \d+ tracks enter the HCAL are linked to the"),
-        (TAUS_FOR_PIONS, r"\d+% of the targets of \d events are taus, which the simulation decayed: give rule"),
+        (recoded(211, -15), r"\d+% of the targets of \d events are taus, which the simulation decayed: give rule"),
         (reference(of_charged, "px"), f"\\d+% of {TRACKLESS}"),
         (reference(of_charged, "charge"), f"(9\\d|100)% of {TRACKLESS}"),
         (copied_into("hcal", "hcal_barrel"), r"100% of the hits of hcal_endcap lie in the cell of another one"),
