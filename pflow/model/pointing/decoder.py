@@ -1,8 +1,7 @@
 """The decoder's modules: states, seeds and the end; and which hits and tracks a particle is assigned.
 
-Each computation on pairs of a particle and an item is written once, for either layout: `PairList` of the particles of a
-batch, and `PairsOfOne` particle, where look-ups of particles fall away. Values of pairs are rows, [F, P], so that each
-operation goes through memory once; values of particles are columns, [N, F].
+Values of pairs of a particle and an item are rows, [F, P], so that each operation goes through memory once; values of
+particles are columns, [N, F].
 
 Letters: B batch, T particles, N = B * T, S tokens, M items, P pairs, W width.
 """
@@ -106,11 +105,11 @@ class PairList(NamedTuple):
         return _rows(values, self.item)
 
     def of_particles(self, values: Tensor) -> Tensor:
-        """The value of each pair's particle, of [N, ...]: [P, ...], or a tensor that broadcasts to it."""
+        """The value of each pair's particle, of [N, ...]: [P, ...]."""
         return values.index_select(0, self.particle)
 
     def particle_rows(self, values: Tensor) -> Tensor:
-        """The values of each pair's particle, of [N, F]: [F, P], or a tensor that broadcasts to it."""
+        """The values of each pair's particle, of [N, F]: [F, P]."""
         return _rows(values, self.particle)
 
     def sums(self, rows: Tensor) -> Tensor:
@@ -130,51 +129,17 @@ class PairList(NamedTuple):
         return (on_tokens @ states / on_tokens.sum(-1, keepdim=True).clamp(min=1e-9)).flatten(0, 1)
 
 
-class PairsOfOne(NamedTuple):
-    """The pairs of one particle, in a batch of one event: graphs that are exported hold no more."""
-
-    item: Tensor
-
-    def of_items(self, values: Tensor) -> Tensor:
-        """As of `PairList`."""
-        return values.index_select(0, self.item)
-
-    def item_rows(self, values: Tensor) -> Tensor:
-        """As of `PairList`."""
-        return self.of_items(values).t()
-
-    def of_particles(self, values: Tensor) -> Tensor:
-        """As of `PairList`."""
-        return values
-
-    def particle_rows(self, values: Tensor) -> Tensor:
-        """As of `PairList`."""
-        return values.t()
-
-    def sums(self, rows: Tensor) -> Tensor:
-        """As of `PairList`."""
-        return rows.sum(1, keepdim=True).t()
-
-    def mean_state(self, weight: Tensor, token: Tensor, states: Tensor) -> Tensor:
-        """As of `PairList`."""
-        total = weight[None] @ states.index_select(0, token)
-        return total / weight.sum(0, keepdim=True).clamp(min=1e-9)
-
-
-Pairs = PairList | PairsOfOne
-
-
 def ramp(values: Tensor, start: float, width: float) -> Tensor:
     """From 0 at `start` to 1 at ``start + width``, which may lie below: a cut would turn rounding into a jump."""
     return ((values - start) / width).clamp(0.0, 1.0)
 
 
-def sums_of_each(pairs: Pairs, *rows: Tensor) -> tuple[Tensor, ...]:
+def sums_of_each(pairs: PairList, *rows: Tensor) -> tuple[Tensor, ...]:
     """`PairList.sums` of several rows [F, P], [N, F] of each."""
     return pairs.sums(torch.cat(rows)).split_with_sizes([each.shape[0] for each in rows], dim=1)
 
 
-def rows_of_each(pairs: Pairs, *values: Tensor) -> tuple[Tensor, ...]:
+def rows_of_each(pairs: PairList, *values: Tensor) -> tuple[Tensor, ...]:
     """`PairList.particle_rows` of several columns [N, F], [F, P] of each."""
     return pairs.particle_rows(torch.cat(values, dim=1)).split_with_sizes([each.shape[1] for each in values])
 
@@ -207,7 +172,7 @@ class ParticleAssignment(nn.Module):
         self.query = FullyConnected((2 * width, width, width))
         self.pair_logits = AssignmentLogits(config, n_subdetectors=n_subdetectors)
 
-    def forward(self, states: Tensor, seed: Tensor, tables: Tables, unassigned: Tensor, pairs: Pairs) -> Assignment:
+    def forward(self, states: Tensor, seed: Tensor, tables: Tables, unassigned: Tensor, pairs: PairList) -> Assignment:
         """Assign to particles with decoder states [N, W] and seeds int64 [N], indices into B * S.
 
         `unassigned`, float [P], is the unassigned fraction of each pair's item before the particle.
@@ -258,7 +223,7 @@ class AssignmentLogits(nn.Module):
         return gather(self.token(memory), items.token) + self.item(items.features)  # type: ignore[no-any-return]
 
     def forward(
-        self, query: Tensor, seed: Tensor, tables: Tables, hidden: Tensor, known: Tensor, pairs: Pairs
+        self, query: Tensor, seed: Tensor, tables: Tables, hidden: Tensor, known: Tensor, pairs: PairList
     ) -> Tensor:
         """Logits float [P] of queries [N, W] and seeds int64 [N], indices into B * S.
 
@@ -270,7 +235,7 @@ class AssignmentLogits(nn.Module):
         x = torch.addmm(x, features.t(), self.geometry.weight.t())
         return self.out(gelu(x)).squeeze(-1)  # type: ignore[no-any-return]
 
-    def _features(self, seed: Tensor, tables: Tables, pairs: Pairs) -> Sequence[Tensor]:
+    def _features(self, seed: Tensor, tables: Tables, pairs: PairList) -> Sequence[Tensor]:
         """`PAIR_FEATURES`, float [1, P] each."""
         start = TokenFrames.of(pairs.particle_rows(tables.tokens.frames.index_select(0, seed)), dim=0)
         from_start = ItemPlaces.of(pairs.item_rows(tables.items.places) - start.place, dim=0)

@@ -23,7 +23,7 @@ from pflow.data.batch import Batch
 from pflow.model.api import GeneratedParticles
 from pflow.model.decode import DecodedSequence, Keep, change_tensors, decode
 from pflow.model.pointing.config import PointingDecodingConfig
-from pflow.model.pointing.decoder import Assignment, Memory, PairList, Pairs, PairsOfOne, candidates
+from pflow.model.pointing.decoder import Assignment, Memory, PairList, candidates
 from pflow.model.pointing.geometry import EncodedSource, Tables, gather
 from pflow.model.pointing.head import Particles
 from pflow.model.pointing.network import DecodedParticles, PointingNetwork, RefinedParticles
@@ -95,14 +95,14 @@ class Steps:
         seed = self._seed_in_tables()[:, None]
         return candidates(self.tables, seed, self.state.unassigned.view(len(seed), 1, self.tables.n_items))
 
-    def particle(self, pairs: Pairs | None = None) -> dict[str, Tensor]:
+    def particle(self, pairs: PairList | None = None) -> dict[str, Tensor]:
         """The particle that starts at the seed of each event, as columns [B, ...]; the state is then after it.
 
-        Without `pairs` there is one event, which has the candidates as pairs. A particle with less energy than any
-        target keeps its hits, but ``is_particle`` is False.
+        The `pairs` are by default the candidates. A particle with less energy than any target keeps its hits, but
+        ``is_particle`` is False.
         """
         network, tables, state, seed = self.network, self.tables, self.state, self._seed_in_tables()
-        pairs = PairsOfOne(self.candidates().view(-1).nonzero().squeeze(1)) if pairs is None else pairs
+        pairs = PairList.where(self.candidates()) if pairs is None else pairs
         unassigned = pairs.of_items(state.unassigned)
         particles, assignment = network.step(tables, self.states, seed, unassigned, pairs)
         fraction = assignment.hit_fraction
@@ -240,9 +240,7 @@ class BatchDecoder(Steps):
 
     def emit(self, sizes: Sequence[int]) -> dict[str, Tensor]:
         """Decode one particle of each event."""
-        if self.on_cpu and len(self.seed) == 1:
-            return self.particle()
-        return self.particle(PairList.where(self.candidates() if self.selected is None else self.selected, *sizes))
+        return self.particle(None if self.selected is None else PairList.where(self.selected, *sizes))
 
     def _make_tables(self) -> Tables:
         """Tables of the source; on a CPU: skip masks when nothing is padded (a GPU would synchronise)."""

@@ -23,7 +23,15 @@ from torch.nn import functional
 
 from pflow.model.api import LOG_WEIGHT, ModelInputs, normalise, tangent_basis
 from pflow.model.pointing.config import PointingNetworkConfig
-from pflow.model.pointing.decoder import N_CHARGE, Pairs, PreviousParticles, lengths, ramp, rows_of_each, sums_of_each
+from pflow.model.pointing.decoder import (
+    N_CHARGE,
+    PairList,
+    PreviousParticles,
+    lengths,
+    ramp,
+    rows_of_each,
+    sums_of_each,
+)
 from pflow.model.pointing.geometry import Columns, FractionSums, ItemSums, Tables, TokenFrames, TokenTracks
 from pflow.model.transformer import FullyConnected, gelu
 
@@ -78,7 +86,7 @@ class Showers(NamedTuple):
     by_subdetector: Tensor  # float [N, 2 R], fraction of the energy, and fraction times layer
 
     @classmethod
-    def of(cls, hit_fraction: Tensor, pairs: Pairs, item_sums: Tensor) -> Showers:
+    def of(cls, hit_fraction: Tensor, pairs: PairList, item_sums: Tensor) -> Showers:
         """From the fraction float [P] of each pair's item that is the particle's, in its precision."""
         items = ItemSums.of(pairs.item_rows(item_sums).to(hit_fraction.dtype), dim=0)
         of_items = items.by_fraction * hit_fraction
@@ -119,7 +127,7 @@ class Proxies(NamedTuple):
     showers: Showers
 
 
-def make_proxies(hit_fraction: Tensor, pairs: Pairs, item_sums: Tensor, seed_unit: Tensor) -> Proxies:
+def make_proxies(hit_fraction: Tensor, pairs: PairList, item_sums: Tensor, seed_unit: Tensor) -> Proxies:
     """Compute the proxies in the precision of `hit_fraction`, [P], the particle's fraction of the pair's item.
 
     In single precision distances from the axis and angles between directions, small differences of large numbers, have
@@ -165,7 +173,7 @@ def make_proxies(hit_fraction: Tensor, pairs: Pairs, item_sums: Tensor, seed_uni
     return Proxies(energy, sums.momentum, direction, linear, by_tracks, torch.cat(features, dim=1), showers)
 
 
-def front_direction(showers: Showers, pairs: Pairs, *, depth: float) -> Tensor:
+def front_direction(showers: Showers, pairs: PairList, *, depth: float) -> Tensor:
     """Unit vectors to the barycentres of the fronts of showers, float [N, 3]; null vectors without hits.
 
     Weights are the log-weighted barycentre's times exp(-d / lambda) for a depth d along the shower's axis, with
@@ -183,7 +191,7 @@ def front_direction(showers: Showers, pairs: Pairs, *, depth: float) -> Tensor:
     return normalise(pairs.sums(weight * ramp(off, FRONT_RADIUS, -FRONT_RADIUS_WIDTH) * position))
 
 
-def shower_slopes(showers: Showers, pairs: Pairs) -> Tensor:
+def shower_slopes(showers: Showers, pairs: PairList) -> Tensor:
     """Slopes of showers in polar angle and in azimuth, float32 [N, 2], rad.
 
     The slope of a linear fit, weighted by energy, of a hit's angles to the log-weighted barycentre against the
@@ -222,7 +230,7 @@ class ConversionDirectionCorrection(nn.Module):
         super().__init__()
         self.fraction = FullyConnected((features + 2, hidden_width, 1), initial=-4.0)
 
-    def forward(self, features: Tensor, direction: Tensor, showers: Showers, pairs: Pairs) -> Tensor:
+    def forward(self, features: Tensor, direction: Tensor, showers: Showers, pairs: PairList) -> Tensor:
         """Corrected unit vectors [N, 3], of features [N, F] and unit vectors [N, 3]."""
         slope = shower_slopes(showers, pairs)
         # Sizes alone: a mirrored shower has the same fraction, and the slope below brings the sign.
@@ -360,7 +368,7 @@ class ParticleHead(nn.Module):
         query: Tensor,
         seed: Tensor,
         hit_fraction: Tensor,
-        pairs: Pairs,
+        pairs: PairList,
         tables: Tables,
         *,
         pdg: Tensor | None = None,

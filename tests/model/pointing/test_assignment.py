@@ -1,11 +1,12 @@
 import math
 
-import pytest
 import torch
 
 from pflow.model.pointing import PointingNetworkConfig
-from pflow.model.pointing.decoder import PAIR_FEATURES, AssignmentLogits, PairList, PairsOfOne, candidates
+from pflow.model.pointing.decoder import PAIR_FEATURES, AssignmentLogits, PairList, candidates
 from pflow.model.pointing.network import delta_features
+
+SIZES = PointingNetworkConfig(width=12, hidden_width=8)
 
 
 def at_angles(*angles):
@@ -21,16 +22,16 @@ def test_candidates_are_within_the_cone_of_the_seed_and_not_assigned(by_hand, so
         assert near.nonzero()[:, 2].tolist() == expected
 
 
-def features_of(source, seed, pairs):
-    logits = AssignmentLogits(PointingNetworkConfig(width=12, hidden_width=8), n_subdetectors=2)
+def features_of(source, seed):
+    """Of both items relative to the seed."""
+    logits, pairs = AssignmentLogits(SIZES, n_subdetectors=2), PairList.where(torch.ones(1, 1, 2) > 0)
     return torch.cat(list(logits._features(seed, source.tables(), pairs))).t()
 
 
-@pytest.mark.parametrize("layout", [PairsOfOne(torch.tensor([0, 1])), PairList.where(torch.ones(1, 1, 2) > 0)])
-def test_geometry_by_hand(by_hand, source_of, layout):
+def test_geometry_by_hand(by_hand, source_of):
     """From a seed at (2000, 0, 0) to a hit at (2030, 40, 0): 30 mm along the axis and 40 mm across."""
     source = source_of(by_hand(energy=[1.0, 1.0], position=[[2000, 0, 0], [2030, 40, 0]]))
-    features = features_of(source, torch.tensor([0]), layout)
+    features = features_of(source, torch.tensor([0]))
     angle = 2 * math.sin(0.5 * math.atan2(40, 2030))  # the chord
     arc = math.asinh(40 / math.hypot(2030, 40) / 0.01)
     expected = [
@@ -52,7 +53,7 @@ def test_differences_in_angle_by_hand(by_hand, source_of):
     source = source_of(by_hand(energy=[1.0, 1.0], position=(2000 * unit).tolist()))
     arc, same = math.sin(1.204) * math.sin(0.02), math.exp(-4 / 3)
     expected = [math.asinh(4 / 3), same, math.asinh(arc / 0.01), same * math.asinh(arc / 0.01)]
-    features = features_of(source, torch.tensor([0]), PairsOfOne(torch.tensor([0, 1])))[:, 8:]
+    features = features_of(source, torch.tensor([0]))[:, 8:]
     for delta in (delta_features(unit[:1].float(), unit.float()), features):
         torch.testing.assert_close(delta[1], torch.tensor(expected), rtol=1e-3, atol=2e-4)
         torch.testing.assert_close(delta[0], torch.tensor([0.0, 1.0, 0.0, 0.0]), rtol=1e-4, atol=1e-4)
@@ -63,7 +64,7 @@ def test_an_items_assigned_fraction_changes_its_own_logits_only(batch, source_of
     source = source_of(batch, torch.randn(len(batch), batch.hits.mask.shape[1] + batch.tracks.mask.shape[1], 12))
     tables, seed = source.tables(), torch.tensor([[0, 1], [1, 0], [0, 5], [3, 2]])
     pairs = PairList.where(candidates(tables, source.in_tables(seed), torch.ones(1, 1, 1)))
-    logits = AssignmentLogits(PointingNetworkConfig(width=12, hidden_width=8), n_subdetectors=2)
+    logits = AssignmentLogits(SIZES, n_subdetectors=2)
     hidden, query, seed = logits.items(source.states, source.items), torch.randn(8, 12), source.in_tables(seed)
     known = torch.zeros(1, len(pairs.item))
     before = logits(query, seed.flatten(), tables, hidden.flatten(0, 1), known, pairs)

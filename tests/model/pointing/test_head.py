@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.nn.functional import normalize
 
-from pflow.model.pointing.decoder import PairList, PairsOfOne, ramp
+from pflow.model.pointing.decoder import PairList, ramp
 from pflow.model.pointing.head import (
     CORE_ANGLE,
     LOG_WEIGHT,
@@ -191,14 +191,13 @@ def readout(by_hand):
     )
 
 
-@pytest.fixture(params=["list", "one"])
-def proxies(request, source_of):
-    """The proxies of a particle with shares of items, in each layout of pairs."""
+@pytest.fixture
+def proxies(source_of):
+    """The proxies of a particle with shares of items."""
 
     def made(batch, shares, *, seed=0):
         source = source_of(batch)
-        selected = torch.ones(1, 1, 4, dtype=torch.bool)
-        pairs = PairList.where(selected) if request.param == "list" else PairsOfOne(torch.arange(4))
+        pairs = PairList.where(torch.ones(1, 1, 4, dtype=torch.bool))
         share = torch.tensor([shares.get(item, 0.0) for item in range(4)])
         return make_proxies(share, pairs, source.tables().items.sums, source.tokens.unit[0, seed][None])
 
