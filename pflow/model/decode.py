@@ -73,23 +73,15 @@ def decode(decoder: Decoder, *, batch: int, max_particles: int | Tensor, device:
     rows = torch.arange(batch, device=device)  # the event of each row of the shrinking batch
     truncated = torch.zeros(batch, dtype=torch.bool, device=device)
     limits = torch.as_tensor(max_particles, device=device).expand(batch)
-    # Reading the limits would synchronise with a GPU: there they are compared from the first step on.
-    smallest = int(limits.min()) if batch and device.type == "cpu" else 0  # from there on limits are looked at
     steps: list[tuple[Tensor, dict[str, Tensor]]] = []
     for position in itertools.count():
-        goes_on = decoder.advance()
-        if position >= smallest:
-            may_go_on = limits[rows] > position
-            truncated[rows] = goes_on & ~may_go_on
-            goes_on = goes_on & may_go_on
-        # Only on a CPU: on a GPU `all` would be a second synchronisation of the step.
-        if device.type == "cpu" and goes_on.all():
-            remaining, n_moved, sizes = len(rows), 0, []
-        else:
-            n_rows = goes_on.sum()
-            behind = torch.arange(len(rows), device=device) >= n_rows
-            counts = torch.stack([n_rows, (goes_on & behind).sum()])
-            remaining, n_moved, *sizes = torch.cat([counts, decoder.sizes(goes_on)]).cpu().tolist()
+        goes_on, may_go_on = decoder.advance(), limits[rows] > position
+        truncated[rows] = goes_on & ~may_go_on
+        goes_on = goes_on & may_go_on
+        n_rows = goes_on.sum()
+        behind = torch.arange(len(rows), device=device) >= n_rows
+        counts = torch.stack([n_rows, (goes_on & behind).sum()])
+        remaining, n_moved, *sizes = torch.cat([counts, decoder.sizes(goes_on)]).cpu().tolist()
         if remaining == 0 and steps:
             break
         if remaining < len(rows):
