@@ -7,9 +7,8 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from pflow.data.batch import Batch, Readout, Target, TokenSet
-from pflow.model.api import DecodingConfig, GeneratedParticles, ModelInputs
+from pflow.model.api import GeneratedParticles, ModelInputs
 from pflow.model.translation import TranslationNetworkConfig, TranslationReconstructor
-from pflow.model.translation.tokens import EOS
 
 N_CHARGE, N_PDG = 3, 6
 FEATURES = {"hits": 4, "tracks": 5, "tracker_hits": 3}
@@ -109,24 +108,6 @@ make_model = pytest.fixture(lambda: _make_model, scope="session")
 
 
 @pytest.fixture(scope="session")
-def event_of() -> Callable[[Batch, int], Batch]:
-    """Event i of a batch alone, without padding and target."""
-
-    def event(batch: Batch, i: int) -> Batch:
-        parts, readout = [], batch.readout
-        for tokens in (batch.hits, batch.tracks, batch.tracker_hits):
-            n = int(tokens.mask[i].sum())
-            parts.append(TokenSet(tokens.features[i : i + 1, :n], tokens.mask[i : i + 1, :n]))
-        own = {
-            name: values[i : i + 1, : int((readout.track_mask if name.startswith("track_") else readout.mask)[i].sum())]
-            for name, values in vars(readout).items()
-        }
-        return Batch(*parts, readout=Readout(**own))
-
-    return event
-
-
-@pytest.fixture(scope="session")
 def row_of() -> Callable[..., dict[str, Tensor | None]]:
     """Event i of the particles of a batch, by field, without the padding that those of the event alone do not have."""
 
@@ -136,21 +117,3 @@ def row_of() -> Callable[..., dict[str, Tensor | None]]:
         return vars(alone) | rows
 
     return row
-
-
-@pytest.fixture(scope="session")
-def with_unequal_ends() -> Callable[..., TranslationReconstructor]:
-    """Bisects for a shift of the end's logit, with which a model ends the events of a batch at different places."""
-
-    def shifted(model: TranslationReconstructor, batch: Batch) -> TranslationReconstructor:
-        low, high, end = -16.0, 16.0, model.network.special.end
-        for _ in range(20):
-            with torch.no_grad():
-                model.network.heads.classifiers[end][-1].bias[EOS] = (low + high) / 2
-            decoded = model.generate(batch, decoding=DecodingConfig(max_particles=10))
-            if len(decoded.mask.sum(1).unique()) > 1:
-                return model
-            low, high = ((low + high) / 2, high) if decoded.truncated.all() else (low, (low + high) / 2)
-        raise AssertionError("no shift makes the events end at different places")
-
-    return shifted
