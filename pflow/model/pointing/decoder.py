@@ -96,22 +96,6 @@ class PairList(NamedTuple):
         batch, steps, n_items = self.shape
         return values.new_zeros(batch * steps * n_items).scatter(0, self.flat, values).view(self.shape)
 
-    def of_items(self, values: Tensor) -> Tensor:
-        """The value of each pair's item, [P, ...], of [B * M, ...]."""
-        return values.index_select(0, self.item)
-
-    def item_rows(self, values: Tensor) -> Tensor:
-        """The values of each pair's item, [F, P], of [B * M, F]."""
-        return _rows(values, self.item)
-
-    def of_particles(self, values: Tensor) -> Tensor:
-        """The value of each pair's particle, of [N, ...]: [P, ...]."""
-        return values.index_select(0, self.particle)
-
-    def particle_rows(self, values: Tensor) -> Tensor:
-        """The values of each pair's particle, of [N, F]: [F, P]."""
-        return _rows(values, self.particle)
-
     def sums(self, rows: Tensor) -> Tensor:
         """Sums of rows [F, P] over the pairs of each particle, [N, F]."""
         batch, steps, _ = self.shape
@@ -134,20 +118,20 @@ def ramp(values: Tensor, start: float, width: float) -> Tensor:
     return ((values - start) / width).clamp(0.0, 1.0)
 
 
+def rows_at(values: Tensor, index: Tensor) -> Tensor:
+    """Values [N, F] at an index [P], a row for each column: [F, P]."""
+    # Row by row into place: a copy of [P, F] that is then transposed takes ten times as long on a CPU.
+    return values.t().gather(1, index.expand(values.shape[1], -1))
+
+
 def sums_of_each(pairs: PairList, *rows: Tensor) -> tuple[Tensor, ...]:
     """`PairList.sums` of several rows [F, P], [N, F] of each."""
     return pairs.sums(torch.cat(rows)).split_with_sizes([each.shape[0] for each in rows], dim=1)
 
 
 def rows_of_each(pairs: PairList, *values: Tensor) -> tuple[Tensor, ...]:
-    """`PairList.particle_rows` of several columns [N, F], [F, P] of each."""
-    return pairs.particle_rows(torch.cat(values, dim=1)).split_with_sizes([each.shape[1] for each in values])
-
-
-def _rows(values: Tensor, index: Tensor) -> Tensor:
-    """Values [N, F] at an index [P], a row for each column: [F, P]."""
-    # Row by row into place: a copy of [P, F] that is then transposed takes ten times as long on a CPU.
-    return values.t().gather(1, index.expand(values.shape[1], -1))
+    """The values of each pair's particle, [F, P], of several columns [N, F]."""
+    return rows_at(torch.cat(values, dim=1), pairs.particle).split_with_sizes([each.shape[1] for each in values])
 
 
 def lengths(rows: Tensor) -> Tensor:
@@ -230,15 +214,15 @@ class AssignmentLogits(nn.Module):
         `hidden`, float [B * M, hidden], is from `items`; `known`, float [n_known, P], are the known fractions.
         """
         # One linear map of joined inputs, taken apart: what items and particles add is not computed for each pair.
-        x = pairs.of_items(hidden) + pairs.of_particles(self.query(query))
+        x = hidden.index_select(0, pairs.item) + self.query(query).index_select(0, pairs.particle)
         features = torch.cat([*self._features(seed, tables, pairs), known])
         x = torch.addmm(x, features.t(), self.geometry.weight.t())
         return self.out(gelu(x)).squeeze(-1)  # type: ignore[no-any-return]
 
     def _features(self, seed: Tensor, tables: Tables, pairs: PairList) -> Sequence[Tensor]:
         """`PAIR_FEATURES`, float [1, P] each."""
-        start = TokenFrames.of(pairs.particle_rows(tables.tokens.frames.index_select(0, seed)), dim=0)
-        from_start = ItemPlaces.of(pairs.item_rows(tables.items.places) - start.place, dim=0)
+        start = TokenFrames.of(rows_at(tables.tokens.frames.index_select(0, seed), pairs.particle), dim=0)
+        from_start = ItemPlaces.of(rows_at(tables.items.places, pairs.item) - start.place, dim=0)
         offset, apart = from_start.position, from_start.unit
         along = (offset * start.axis).sum(0, keepdim=True)
         across = lengths(offset.addcmul(along, start.axis, value=-1))
@@ -248,7 +232,8 @@ class AssignmentLogits(nn.Module):
         arc = (apart * start.azimuth).sum(0, keepdim=True)
         sizes = torch.cat([across, across, along.abs(), angle, theta.abs()])
         near, wide, depth, narrow, near_theta = (sizes / -self.get_buffer("falls_over")).exp().chunk(5)
-        same = (pairs.of_items(tables.items.token) == pairs.of_particles(seed))[None].to(along.dtype)
+        token = tables.items.token.index_select(0, pairs.item)
+        same = (token == seed.index_select(0, pairs.particle))[None].to(along.dtype)
         # asinh resolves angles of the order of their units, and still grows slowly up to the edge of the cone.
         turned, bent = torch.cat([theta, arc]).asinh().chunk(2)
         return (

@@ -103,11 +103,11 @@ class Steps:
         """
         network, tables, state, seed = self.network, self.tables, self.state, self._seed_in_tables()
         pairs = PairList.where(self.candidates()) if pairs is None else pairs
-        unassigned = pairs.of_items(state.unassigned)
+        unassigned = state.unassigned.index_select(0, pairs.item)
         particles, assignment = network.step(tables, self.states, seed, unassigned, pairs)
         fraction = assignment.hit_fraction
-        token = pairs.of_items(tables.items.token)
-        deposit = fraction * pairs.of_items(tables.items.weight)
+        token = tables.items.token.index_select(0, pairs.item)
+        deposit = fraction * tables.items.weight.index_select(0, pairs.item)
         is_large = particles.log_energy >= network.min_log_energy
         is_big_track = (fraction >= 0.5) & tables.tokens.is_track.index_select(0, token)
         has_track = pairs.sums(is_big_track[None].float())[:, 0] > 0

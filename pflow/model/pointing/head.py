@@ -29,6 +29,7 @@ from pflow.model.pointing.decoder import (
     PreviousParticles,
     lengths,
     ramp,
+    rows_at,
     rows_of_each,
     sums_of_each,
 )
@@ -88,12 +89,12 @@ class Showers(NamedTuple):
     @classmethod
     def of(cls, hit_fraction: Tensor, pairs: PairList, item_sums: Tensor) -> Showers:
         """From the fraction float [P] of each pair's item that is the particle's, in its precision."""
-        items = ItemSums.of(pairs.item_rows(item_sums).to(hit_fraction.dtype), dim=0)
+        items = ItemSums.of(rows_at(item_sums, pairs.item).to(hit_fraction.dtype), dim=0)
         of_items = items.by_fraction * hit_fraction
         sums = FractionSums.of(pairs.sums(of_items))
         energy, deposit = sums.energy, FractionSums.of(of_items, dim=0).energy
         presence = ramp(energy, SHOWER_ENERGY - SHOWER_ENERGY_WIDTH, SHOWER_ENERGY_WIDTH)
-        fraction = deposit * pairs.particle_rows(presence / energy.clamp(min=1e-9))
+        fraction = deposit * rows_at(presence / energy.clamp(min=1e-9), pairs.particle)
         weight = (LOG_WEIGHT + (fraction + 1e-12).log()).clamp(min=0.0)
         position = items.position
         centre, norm, linear, by_subdetector = sums_of_each(
@@ -186,7 +187,7 @@ def front_direction(showers: Showers, pairs: PairList, *, depth: float) -> Tenso
     axis_of, mean_of, falls_over_of = rows_of_each(pairs, axis, mean, falls_over)
     ahead = mean_of - (position * axis_of).sum(0, keepdim=True)
     weight = showers.weight * (ahead / falls_over_of).clamp(max=MAX_EXPONENT).exp()
-    axis_of = pairs.particle_rows(normalise(pairs.sums(weight * position)))
+    axis_of = rows_at(normalise(pairs.sums(weight * position)), pairs.particle)
     off = lengths(position - (position * axis_of).sum(0) * axis_of)
     return normalise(pairs.sums(weight * ramp(off, FRONT_RADIUS, -FRONT_RADIUS_WIDTH) * position))
 
@@ -201,7 +202,7 @@ def shower_slopes(showers: Showers, pairs: PairList) -> Tensor:
     # A shower of many small hits has no weights.
     centre = torch.where(showers.norm > 0, showers.centre, showers.linear_centre)
     direction = normalise(centre)
-    axes = pairs.particle_rows(torch.cat([direction, *tangent_basis(direction)], dim=1)).view(3, 3, -1)
+    axes = rows_at(torch.cat([direction, *tangent_basis(direction)], dim=1), pairs.particle).view(3, 3, -1)
     along = (axes * position).sum(1)  # mm
     depth, off = along[:1], along[1:]
     # Hits on the far side of the vertex have no small angle to the axis, and the division would change its sign.
@@ -386,8 +387,8 @@ class ParticleHead(nn.Module):
         """
         seed_unit = TokenFrames.of(tables.tokens.frames.index_select(0, seed)).unit
         proxies = make_proxies(hit_fraction, pairs, tables.items.sums, seed_unit)
-        weight = hit_fraction.to(query.dtype) * pairs.of_items(tables.items.weight)
-        pooled = pairs.mean_state(weight, pairs.of_items(tables.items.token), tables.states)
+        weight = hit_fraction.to(query.dtype) * tables.items.weight.index_select(0, pairs.item)
+        pooled = pairs.mean_state(weight, tables.items.token.index_select(0, pairs.item), tables.states)
         features = torch.cat([query, pooled, proxies.features.to(query.dtype)], dim=1)
         described = self.describe(features)
         if refiner is not None:

@@ -106,7 +106,7 @@ class Refinement(NamedTuple):
         Logarithms of the fraction of each pair's item, float [P], and of what no particle has of an item, float [B, M].
         """
         pairs, free = self.pairs, self.unassigned_logit.flatten()
-        logits = self.logits.masked_fill(pairs.of_particles(~listed.flatten()), MASKED_LOGIT)
+        logits = self.logits.masked_fill((~listed.flatten()).index_select(0, pairs.particle), MASKED_LOGIT)
         # Subtract the largest logit of each item: exponentials of large logits would overflow.
         # It cancels in the fractions and needs no gradient.
         largest = free.detach().scatter_reduce(0, pairs.item, logits.detach(), "amax")
@@ -239,11 +239,11 @@ class Refiner(nn.Module):
         first_fraction = pairs.values(fraction)
         weight = ramp(first_fraction, EPS_FRACTION, FAR_WEIGHT_WIDTH)
         weight = torch.where(pairs.values(near), 1.0, weight.clamp(min=MIN_FAR_WEIGHT))
-        others = pairs.of_items(assigned.flatten()) - first_fraction
+        others = assigned.flatten().index_select(0, pairs.item) - first_fraction
         items, known = self.pair_logits.items(states, source.items), torch.stack([first_fraction, others])
         seed = source.in_tables(seed).flatten()
         logits = self.pair_logits(query.flatten(0, 1), seed, tables, items.flatten(0, 1), known, pairs)
-        log_existence = pairs.of_particles(functional.logsigmoid(existence_logit).flatten())
+        log_existence = functional.logsigmoid(existence_logit).flatten().index_select(0, pairs.particle)
         # Logarithms of fractions: while the learned logits are 0, the softmax gives nearly the first stage's fractions.
         logits = logits + (weight * (first_fraction + EPS_FRACTION)).log() + log_existence
         unassigned_logit = self.unassigned(gelu(items)).squeeze(-1) + (1.0 - assigned + EPS_FRACTION).log()
@@ -337,12 +337,12 @@ class PointingNetwork(nn.Module):
         assignment = self.assignment(states, seed, tables, unassigned, pairs)
         fraction = assignment.hit_fraction
         if started is not None:
-            shared = pairs.of_particles(started)
-            is_seed = pairs.item == pairs.of_particles(tables.tokens.item.index_select(0, seed))
+            shared = started.index_select(0, pairs.particle)
+            is_seed = pairs.item == tables.tokens.item.index_select(0, seed).index_select(0, pairs.particle)
             fraction = torch.where(shared & is_seed, 1.0, fraction)
             # Only what is claimed more than once is scaled down; the rest of an item is left to later particles.
             total = torch.zeros_like(tables.items.weight).index_add(0, pairs.item, fraction * shared)
-            fraction = torch.where(shared, fraction / pairs.of_items(total.clamp(min=1.0)), fraction)
+            fraction = torch.where(shared, fraction / total.clamp(min=1.0).index_select(0, pairs.item), fraction)
             assignment = assignment._replace(hit_fraction=fraction)
         # Detached: an assignment is to be right, not to give the right energy.
         return self.head(assignment.query, seed, fraction.detach().to(dtype), pairs, tables, pdg=pdg), assignment

@@ -142,7 +142,7 @@ def teacher_forcing(
         seed_weight=weight,
         logits=assignment.logits,
         target_fraction=(pairs.values(fraction) / unassigned.clamp(min=1e-3)).clamp(max=1.0),
-        weight=pairs.of_items(tables.items.weight).sqrt() * unassigned,
+        weight=tables.items.weight.index_select(0, pairs.item).sqrt() * unassigned,
         pairs=pairs,
         particles=particles.view(*target.mask.shape),
     )
@@ -355,7 +355,7 @@ def refinement_losses(
     """
     pairs, true = refined.refinement.pairs, target_fractions(matched)
     weight = source.items.weight.sqrt() * source.items.mask  # float [B, M], GeV^(1/2)
-    of_pairs = pairs.of_items(weight.flatten()) * pairs.values(true) * refined.log_fraction
+    of_pairs = weight.flatten().index_select(0, pairs.item) * pairs.values(true) * refined.log_fraction
     of_none = weight * (1.0 - true.sum(1)).clamp(min=0.0) * refined.log_unassigned
     true_energy = energy_scale.log_energy(target.energy).exp().masked_fill(~target.mask, 0.0)  # GeV
     ratio = ((refined.particles.log_energy.exp() * refined.listed).sum(1) + EPS_VISIBLE) / (
