@@ -47,9 +47,8 @@ from pflow.train.callbacks import (
 from pflow.train.module import ParticleFlow
 
 CHATTER = (
-    *("`__len__` defined", "Checkpoint directory .* exists and is not empty", "A single task has no `requires_grad`"),
+    *("`__len__` defined", "Checkpoint directory .* exists and is not empty", "dirpath has changed"),
     *("callbacks used to create the checkpoint need to be provided", "intended to run from within Python"),
-    *("ended before the epoch ended and your dataloader is not resumable", "dirpath has changed"),
     *("WeightAveraging callback with a model that overrides", "checkpoint was not created with WeightAveraging"),
     "could not find the monitored key",  # in an epoch without a validation
     "Couldn't infer the batch indices",  # a `Prediction` has its entries
