@@ -294,18 +294,18 @@ class PodioFile:
     def layers(self, span: range, collection: str, fallback: str | None = None) -> npt.NDArray[np.int32] | None:
         """Layers of all hits of a collection, -1 unknown, by the file's encoding of cell ids, else by `fallback`.
 
-        Without an encoding by the member of edm4eic's hits; None if neither is known. `InputError`: the encoding
-        cannot be read (`bit_field`).
+        Where the encoding has none, by the member of edm4eic's hits; None if neither is known. `InputError`: an
+        encoding that cannot be read (`bit_field`).
         """
-        encoding = self.encodings.get(collection, fallback)
-        if encoding is None and self.columns.has(collection, "layer"):
-            return jagged.flat(self.get(span, collection, "layer"), np.int32)
-        if encoding is None or not self.columns.has(collection, "cellID"):
-            return None
-        try:
-            return layer_from_cell_id(jagged.flat(self.get(span, collection, "cellID")), encoding)
-        except ValueError as error:
-            raise InputError(f"cell encoding: {error}", file=self.path, field=collection) from error
+        encoding, layers = self.encodings.get(collection, fallback), None
+        if encoding is not None and self.columns.has(collection, "cellID"):
+            try:
+                layers = layer_from_cell_id(jagged.flat(self.get(span, collection, "cellID")), encoding)
+            except ValueError as error:
+                raise InputError(f"cell encoding: {error}", file=self.path, field=collection) from error
+        if (layers is None or (layers < 0).all()) and self.columns.has(collection, "layer"):
+            layers = jagged.flat(self.get(span, collection, "layer"), np.int32)
+        return layers
 
     def names(self, collection_ids: Index) -> list[str]:
         """Sorted names of the collections of these ids; an `InputError` without a table if none is known."""

@@ -148,6 +148,9 @@ def test_layers_use_the_file_s_encoding_before_the_detector_s(read, content):
     assert read(content).hits.layer.to_list() == [[-1, -1, -1, 7], [-1]]
     encoded = read(content, encodings={"A1": "x:1,layer:3", "B": "x:1,layer:3"})
     assert encoded.hits.layer.to_list() == [[1, 2, -1, 3], [-1]]
+    members = content | {"A1.layer": [[5, 6], []]}  # of edm4eic's hits
+    for encodings, layers in (({"A1": "x:1,y:3"}, [5, 6]), ({"A1": "x:1,layer:3"}, [1, 2])):
+        assert read(members, encodings=encodings).hits.layer.to_list()[0][:2] == layers
 
 
 def test_no_events_have_all_parts_and_absent_ones_are_reported(read, content):
