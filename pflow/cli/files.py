@@ -44,7 +44,8 @@ def inspect_arguments(parser: argparse.ArgumentParser) -> None:
         "name of one of pflow's)",
     )
     add_file_options(parser, detector="built-in name or YAML file (default: the one that fits)")
-    parser.add_argument("--json", action="store_true", help="print JSON only")
+    parser.add_argument("--checks", action="store_true", help="list the checks that pass, too, with their values")
+    parser.add_argument("--json", action="store_true", help="print JSON only, with all checks")
     add_options(parser, "rule", "stable-status", "invisible")
 
 
@@ -80,15 +81,15 @@ def inspect(args: argparse.Namespace) -> int:
         report |= {"provenance": made} if made else {}
         _print_json(report)
         return 0
-    _print_content(content, models)
+    _print_content(content, models, all_checks=args.checks)
     if made is not None:
         print()
         _print_provenance(made)
     return 0
 
 
-def _print_content(content: FileContent, models: Mapping[str, str]) -> None:
-    print(text_facts(_facts(content, models)))
+def _print_content(content: FileContent, models: Mapping[str, str], *, all_checks: bool) -> None:
+    print(text_facts(_facts(content, models, all_checks=all_checks)))
     title = f"means over the first {content.entries_read:,} of {content.num_entries:,} entries"
     title = title if content.entries_read < content.num_entries else "means over all entries"
     if content.parts:
@@ -109,7 +110,7 @@ def _print_content(content: FileContent, models: Mapping[str, str]) -> None:
         print(f"\n{table.name}: {table.type}, {table.num_entries:,} entries\n{text_table(('type', 'branch'), columns)}")
 
 
-def _facts(content: FileContent, models: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+def _facts(content: FileContent, models: Mapping[str, str], *, all_checks: bool) -> Iterator[tuple[str, str]]:
     from pflow.event.checks import UNCHECKED
 
     def listed(label: str, texts: Iterable[str]) -> Iterator[tuple[str, str]]:
@@ -137,10 +138,13 @@ def _facts(content: FileContent, models: Mapping[str, str]) -> Iterator[tuple[st
             yield "tracks", "made from Monte Carlo particles"
         yield "absent", ", ".join(content.absent) or "nothing that the detector names"
     yield from listed("missing", (f"{part.name} (for {part.needed_for}): {part.reason}" for part in content.missing))
-    # False is before True: problems come first.
-    checks = sorted(content.checks, key=lambda check: check.good)
-    states = ["PROBLEM" if not x.good else "not known" if x.name == UNCHECKED else "ok" for x in checks]
-    yield from listed("checks", (f"{state}, {x.name}: {x.text}" for state, x in zip(states, checks, strict=True)))
+    by_state: dict[str, list[str]] = {"PROBLEM": [], "not known": [], "ok": []}
+    for check in content.checks:
+        state = "PROBLEM" if not check.good else "not known" if check.name == UNCHECKED else "ok"
+        by_state[state].append(f"{state}, {check.name}: {check.text}")
+    if not all_checks and (passed := by_state["ok"]):
+        by_state["ok"] = [f"ok, {len(passed)} of {len(content.checks)}: --checks shows what they found"]
+    yield from listed("checks", chain.from_iterable(by_state.values()))
     refused = [f"{entry}: {error}" for entry, error in content.bad_entries.items()]
     yield from listed(f"{len(refused)} bad entries", refused[:5])
 

@@ -12,6 +12,7 @@ from pflow.checkpoint import load_model
 from pflow.cli import files
 from pflow.cli.main import main
 from pflow.errors import ConfigError, InputError
+from pflow.event.checks import UNCHECKED
 from pflow.event.events import Events, Flag, ImplausibleWarning
 from pflow.event.jagged import assigned_particle
 from pflow.event.schema import make_hits
@@ -78,6 +79,15 @@ def test_the_tables_of_the_cld_file(cld, content, capsys, monkeypatch, terminal,
         assert lines[number + 1] == remark.split()
     assert any(line[:2] == ["cell", "encoding"] and line[2].startswith("system:0:5") for line in lines)
     assert any(line[:3] == ["others", "1", "edm4hep::EventHeader"] for line in lines)
+
+
+def test_checks_that_pass_are_counted_or_listed(cld, content, capsys, call):
+    passed = [check for check in content.checks if check.good and check.name != UNCHECKED]
+    assert call("inspect", cld) == 0
+    assert f"ok, {len(passed)} of {len(content.checks)}: --checks shows" in capsys.readouterr().out
+    assert call("inspect", cld, "--checks") == 0
+    text = " ".join(capsys.readouterr().out.split())
+    assert all(f"ok, {check.name}: {check.text}" in text for check in passed)
 
 
 def test_a_file_of_an_unknown_detector_says_what_is_missing(cld_path, capsys, monkeypatch, call):
