@@ -117,7 +117,7 @@ def header_of(content: Any, *, file: str) -> Header:
 
 def made_by(header: Mapping[str, Any]) -> str:
     """End of an error: which version of pflow made a model, and which still reads options and names that are gone."""
-    return f" (made by pflow {header.get('version')}; the last version that reads models of 0.1 and 0.2 is pflow 0.3)"
+    return f" (made by pflow {header.get('version')}; pflow 0.3 is the last that reads all models of 0.1 to 0.3)"
 
 
 REMOVED = {
