@@ -42,7 +42,8 @@ BLOCK = {"trails": 20, "stubs": 20, "linked": 20, "tracks": 20, "events": 5}  # 
 SECTORS = 16  # parts of azimuth: an octant that has no hits holds one of them as a whole
 MIN_BESIDE, MIN_EVENTS_BESIDE = 20, 8  # hits and events of the next layer, from which on a layer without any is dead,
 MANY_BESIDE = 100  # or its hits in fewer events
-MIN_OTHERS, CHANCE = 10, 1e-3  # fewest events beside a run that lacks hits, and its largest probability to be said
+MIN_OTHERS = 10  # fewest events beside a run that lacks hits
+CHANCE = 1e-4  # largest probability of what is said of some events
 LAYER_SCALE, RANGE_SCALE = 2.2, 1.8  # largest plausible ratio of hits' energies per radiation length in a layer, and in
 UNKNOWN_SCALE = 3.0  # a range of them, to others'; and where the lengths are not known: layers may be thicker
 GROUP_SCALE = 2.3  # the same for a sector of azimuth, a side, ...; healthy files: up to 2.0
@@ -505,10 +506,25 @@ def _each_event(scales: Scales, detector: Detector) -> Iterator[Check]:
             )
             value = np.divide(part, total, where=total > 0, out=np.full(len(total), np.nan))
             odd = (count >= q.of_each) & ((value < q.each[0]) | (value > q.each[1]))
+            if q.over == q.counted:
+                expected = (part[~odd].sum() + 0.5) / (total[~odd].sum() + 1)
+                odd[odd] = _no_chance(value[odd], expected, total[odd], len(n))
             # Where half of all are so, it is said of all.
             if odd.any() and 2 * np.count_nonzero(odd[group]) < len(group):
                 text = q.text.format(part[odd].sum() / total[odd].sum(), n=n[odd].sum())
                 yield Check(q.name, False, f"{_entries(scales, region, odd[group])}: {text}")
+
+
+def _no_chance(share: Floats, expected: float, n: Floats, n_events: int) -> Mask:
+    """Which of events are off in a share of `n` by more than chance, which brings some of `n_events` about."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        pairs = (share, expected), (1 - share, 1 - expected)
+        # Logarithm of the inverse probability, at least.
+        surprise = n * sum(np.where(ours > 0, ours * np.log(ours / theirs), 0.0) for ours, theirs in pairs)
+    order, number = np.argsort(-surprise), 1 + np.arange(len(n))
+    # The most surprising of them are so together; so many events can be chosen in as many ways.
+    together = np.cumsum(surprise[order]) - number * (1 + np.log(n_events / number))
+    return np.isin(number - 1, order[: number[together > -np.log(CHANCE)].max(initial=0)])
 
 
 def _odd_events(scales: Scales, detector: Detector) -> Iterator[tuple[str, str, Table, Mask]]:
@@ -652,7 +668,9 @@ def _energies(scales: Scales, part: Calorimeter, hits: Table) -> Iterator[Check]
     number = np.clip(np.searchsorted(edges, hits["depth"]) - 1, 0, len(lengths) - 1)
     each = energy / lengths[number] if by_length else energy
     order = np.argsort(each)
-    each, layer_of, event_of, busy_of = each[order], layer[order], event[order], busy[order] & by_length
+    # A scan may read every second layer, of which the last one then has less behind it, and no less energy.
+    complete = by_length & (number < len(lengths) - 1)
+    each, layer_of, event_of, busy_of = each[order], layer[order], event[order], (busy & complete)[order]
     for ranges, most, least in (
         (RANGES, RANGE_SCALE, MIN_EVENTS_SCALED),
         ({f"in layer {n:g}": (n, n + 1) for n in np.unique(layer)}, LAYER_SCALE, 1),
@@ -695,6 +713,9 @@ def _ratio(
     for among, narrow in ((busy, True), (np.full(len(busy), True), False)):
         groups = np.flatnonzero(inside & among), np.flatnonzero(~inside & among)
         if min(map(len, groups)) < MANY_NEAR or min(len(np.unique(event[group])) for group in groups) < least:
+            continue
+        # Hits of one shower are no independent ones.
+        if narrow and any(2 * np.bincount(event[group]).max() > len(group) for group in groups):
             continue
         logs = []  # of the quantile, and of its neighbours, which give its error
         for group in groups:
@@ -900,6 +921,9 @@ def _changes(scales: Scales, detector: Detector) -> Iterator[Check]:
         if 4 * np.count_nonzero((values < q.low) | (values > q.high)) > 3 * n_blocks:
             continue
         typical = (Estimate.of(values, 0.5) if q.over else q.estimate(table))._replace(sigma=0.0)
+        if q.over:  # few events, of which none has much, say little of its spread: neighbouring parts do
+            steps = np.sort(np.abs(np.diff(values)))
+            typical = typical._replace(sigma=float(steps[(n_blocks - 2) // 2]))
         pairs = zip(blocks, estimates, strict=True)
         differing = [block for block, of in pairs if q.separation(of, typical, q.changes) > VERY_SURE]
         # Where half of the parts differ, there is no rest that they differ from: then the file may change within.

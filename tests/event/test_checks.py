@@ -15,6 +15,7 @@ from pflow.event.checks import problems as problems_of
 from pflow.event.closure import NARROW, TrackDeposits
 from pflow.event.events import Events, ImplausibleWarning, concatenate
 from pflow.event.jagged import Links
+from pflow.event.move import Move
 from pflow.event.scales import ONE_IN, SampleScales, Scales, measure
 from pflow.event.schema import make_hits, make_tracks
 from pflow.io.open import open_events, read_events
@@ -696,6 +697,43 @@ def test_parts_of_single_particles_are_not_compared(data_dir, name, n, seed):
     events = read_events(data_dir / f"{name}.root", entry_stop=300)
     events = events[np.random.default_rng(seed).permutation(300)[:n]]
     assert not said_of(dataclasses.replace(events, entry=np.arange(n)))
+
+
+def test_few_tracks_meet_no_hits_by_chance(data_dir):
+    """Tracks without a state are followed on their helix, which leads two of nine of two events to hits."""
+    events = read_events(data_dir / "g4" / "zqq_test.root", entry_start=110, entry_stop=150, truth=False)
+    names = [name for name in jagged.columns(events.tracks) if name.startswith("calo")]
+    assert not said_of(changed("tracks", lambda of: {name: np.full(len(of[name]), np.nan) for name in names})(events))
+
+
+def test_a_few_events_have_no_hits_of_a_calorimeter_by_chance(many):
+    """Three forward events in a row, of 40, as chance brings about in one of a thousand files."""
+    without = measure(many.without_truth()).table("events")["hits hcal_barrel"] == 0
+    rows = np.insert(np.flatnonzero(~without)[:37], 20, np.flatnonzero(without)[:3])
+    assert not said_of(dataclasses.replace(many[rows], entry=np.arange(40)))
+
+
+def test_a_few_without_lost_tracks_are_not_another_part_of_a_file(data_dir):
+    """Without the tracks near the beam, some events in a row have lost none."""
+    events = read_events(data_dir / "g4" / "zqq_test.root", entry_stop=100, truth=False)
+    theta = jagged.flat(events.tracks.momentum.theta)
+    assert problems(kept("tracks", lambda _: np.abs(np.cos(theta)) < 0.85)(events)) == {"lost tracks"}
+
+
+def test_a_sector_is_not_like_others_where_one_event_has_most_of_its_hits(jets):
+    of = columns_of(jets, "hits")
+    sector = np.floor(8 * (of["phi"] / np.pi + 1)).astype(int) % 16
+    mine = part(of, "ecal", "barrel")
+    n = np.bincount(sector[mine] * len(jets) + of["event"][mine], minlength=16 * len(jets)).reshape(16, -1)
+    enough = (np.count_nonzero(n, axis=1) >= 3) & (n.sum(axis=1) > 200)
+    chosen = np.where(enough, n.max(axis=1) / n.sum(axis=1), 0).argmax()
+    shower = (sector == chosen) & (of["event"] == n[chosen].argmax())
+    assert not said_of(energy(np.where(shower, 1.9, 1.0), "ecal", "barrel")(jets.without_truth()))
+
+
+def test_the_last_of_every_second_layer_may_have_less_behind_it(data_dir):
+    events = read_events(data_dir / "cld_g4" / "zqq_test.root", entry_stop=200, truth=False)
+    assert not said_of(Move(layers=2).apply(events))
 
 
 @pytest.mark.parametrize(
