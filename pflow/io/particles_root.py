@@ -426,9 +426,13 @@ def origin(provenance: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def differing_origins(provenances: Sequence[Mapping[str, Any]]) -> str:
-    """Names of what is not the same in the `origin` of all outputs, in words; "" if all is."""
-    first, *others = map(origin, provenances)
-    return ", ".join(name for name in first if any(other.get(name) != first[name] for other in others))
+    """Names of what is not the same in the `origin` of all outputs, in words; "" if all is.
+
+    The same particles may be read from, and written into, files of several formats.
+    """
+    first, *others = origins = [*map(origin, provenances)]
+    names = {name: None for each in origins for name in each if name not in ("schema", "read_as", "format", "mc_links")}
+    return ", ".join(name for name in names if any(other.get(name) != first.get(name) for other in others))
 
 
 def truth_options(provenance: Mapping[str, Any] | None = None) -> dict[str, Any] | None:

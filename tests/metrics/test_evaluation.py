@@ -533,18 +533,22 @@ def test_merged_outputs_of_different_options_give_a_warning(pandora, write):
 
 
 def test_files_of_different_models_under_one_name_are_said(sample, pandora, write, tmp_path):
-    def evaluate(sha256, path, device):
-        origin = {"checkpoint": {"path": path, "sha256": sha256}, "options": {"device": device}}
+    def evaluate(sha256, path, device, **more):
+        options = {"device": device, "format": "edm4hep", **more}
+        origin = {"checkpoint": {"path": path, "sha256": sha256}, "options": options}
         reco = write(pandora, **origin).rename(tmp_path / f"{device}.root")
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of the same events twice
             warnings.filterwarnings("error", "PFlow: its files were made with different")
             pflow.evaluate([first, reco], [sample, sample], oracle=False)
 
-    first = write(pandora, checkpoint={"path": "a.ckpt", "sha256": "a" * 64}).rename(tmp_path / "first.root")
+    first = write(pandora, checkpoint={"path": "a.ckpt", "sha256": "a" * 64}, options={"format": "flat"})
+    first = first.rename(tmp_path / "first.root")
     evaluate("a" * 64, "elsewhere/a.ckpt", "cuda")
     with pytest.raises(ImplausibleWarning, match=r"PFlow: its files were made with different checkpoint$"):
         evaluate("b" * 64, "a.ckpt", "cpu")
+    with pytest.raises(ImplausibleWarning, match=r"PFlow: its files were made with different max_hits$"):
+        evaluate("a" * 64, "a.ckpt", "mps", max_hits=2)
 
 
 def test_links_from_missing_tracks_or_without_targets_are_refused(events, pandora):
