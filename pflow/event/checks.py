@@ -587,9 +587,10 @@ def _run_without(table: Table, column: str) -> Mask:
     edges = np.flatnonzero(np.diff(table[column][busy] == 0, prepend=False, append=False))
     begin, end = max(edges.reshape(-1, 2).tolist(), key=lambda run: run[1] - run[0], default=(0, 0))
     others = np.delete(table[column][busy], slice(begin, end)) == 0
-    # There are as many places for a run as events.
-    by_chance = len(busy) * max(others.mean(), 1 / len(others)) ** (end - begin) if len(others) >= MIN_OTHERS else 1.0
-    return np.isin(np.arange(len(table[column])), busy[begin:end]) & (by_chance < CHANCE)
+    # There are as many places for a run as events; where one or none of the others is so, two might be.
+    by_chance = len(busy) * (max(others.sum(), 2) / max(len(others), 1)) ** (end - begin)
+    said = by_chance < CHANCE and len(others) >= MIN_OTHERS
+    return np.isin(np.arange(len(table[column])), busy[begin:end]) & said
 
 
 GENERAL = {
