@@ -713,10 +713,10 @@ def _ratio(
     """
     for among, narrow in ((busy, True), (np.full(len(busy), True), False)):
         groups = np.flatnonzero(inside & among), np.flatnonzero(~inside & among)
-        if min(map(len, groups)) < MANY_NEAR or min(len(np.unique(event[group])) for group in groups) < least:
-            continue
+        n_hits = [np.bincount(event[group]) for group in groups]  # of each event
+        few = min(map(len, groups)) < MANY_NEAR or min(map(np.count_nonzero, n_hits)) < least
         # Hits of one shower are no independent ones.
-        if narrow and any(2 * np.bincount(event[group]).max() > len(group) for group in groups):
+        if few or (narrow and any(2 * of_events.max() > of_events.sum() for of_events in n_hits)):
             continue
         logs = []  # of the quantile, and of its neighbours, which give its error
         for group in groups:
