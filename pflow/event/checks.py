@@ -711,6 +711,8 @@ def _ratio(
     By the `LOWER` quantiles of `energy`, which rises; 0 where either are few or of fewer events than `least`: a single
     shower may lie in thicker layers.
     """
+    if event.max(initial=0) + 1 < least:
+        return 0.0
     for among, narrow in ((busy, True), (np.full(len(busy), True), False)):
         groups = np.flatnonzero(inside & among), np.flatnonzero(~inside & among)
         n_hits = [np.bincount(event[group]) for group in groups]  # of each event
