@@ -240,7 +240,9 @@ QUANTITIES["events"] = (
         for kind in ("ECAL", "HCAL")
     ),
     # Found: 0.2% to 2.1%; with a fifth of the tracks lost 5% to 8%, without those above 10 GeV 11% to 31%.
-    Quantity("lost tracks", "trackless", TRACKLESS_HITS, high=0.03, over="energy", changes=0.05),
+    Quantity(
+        "lost tracks", "trackless", TRACKLESS_HITS, high=0.03, over="energy", wrong=": are tracks lost?", changes=0.05
+    ),
     # Of few particles, too.
     Quantity("units", "energy", TRUE, 1 / 30, 30.0, over="true", least=1, changes=np.log(3.0), relative=True),
     Quantity("reference", "reference momentum", MASSLESS, 0.7, 1.05, over="reference", least=1),

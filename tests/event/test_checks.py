@@ -570,7 +570,7 @@ def hcal_of_others(events):
 
 
 NO_TRACK = r"no track leads to \d+% of the \d+ places where charged particles enter the ECAL"
-TRACKLESS_HITS = "% of the energy of hits is behind places where charged particles enter the ECAL without a track"
+TRACKLESS_HITS = "% of the energy of hits is behind places where charged .* without a track: are tracks lost"
 TO_HAVE = r"events are expected to have"
 
 
