@@ -667,13 +667,13 @@ def _energies(scales: Scales, part: Calorimeter, hits: Table) -> Iterator[Check]
     groups |= {_degrees(number): sector == number for number in range(SECTORS)}
     ratios = {where: _ratio(energy, inside, event, GROUP_SCALE, busy=busy) for where, inside in groups.items()}
     edges, lengths = _edges(part)
+    # A scan may read every second layer, of which the last one then has less behind it, and no less energy.
+    lengths[-1:] = lengths[-2:].max(initial=0.0)
     by_length = bool(len(lengths) and np.isfinite(lengths).all() and np.isfinite(hits["depth"]).all())
     number = np.clip(np.searchsorted(edges, hits["depth"]) - 1, 0, len(lengths) - 1)
     each = energy / lengths[number] if by_length else energy
     order = np.argsort(each)
-    # A scan may read every second layer, of which the last one then has less behind it, and no less energy.
-    complete = by_length & (number < len(lengths) - 1)
-    each, layer_of, event_of, busy_of = each[order], layer[order], event[order], (busy & complete)[order]
+    each, layer_of, event_of, busy_of = each[order], layer[order], event[order], busy[order] & by_length
     for ranges, most, least in (
         (RANGES, RANGE_SCALE, MIN_EVENTS_SCALED),
         ({f"in layer {n:g}": (n, n + 1) for n in np.unique(layer)}, LAYER_SCALE, 1),

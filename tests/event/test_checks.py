@@ -731,8 +731,9 @@ def test_a_sector_is_not_like_others_where_one_event_has_most_of_its_hits(jets):
     assert not said_of(energy(np.where(shower, 1.9, 1.0), "ecal", "barrel")(jets.without_truth()))
 
 
-def test_the_last_of_every_second_layer_may_have_less_behind_it(data_dir):
-    events = read_events(data_dir / "cld_g4" / "zqq_test.root", entry_stop=200, truth=False)
+@pytest.mark.parametrize(("sample", "n"), [("zqq_test", 200), ("uds500_test", 20)])
+def test_the_last_of_every_second_layer_may_have_less_behind_it(data_dir, sample, n):
+    events = read_events(data_dir / "cld_g4" / f"{sample}.root", entry_stop=n, truth=False)
     assert not said_of(Move(layers=2).apply(events))
 
 
