@@ -319,7 +319,7 @@ def test_the_version_that_reads_an_old_model_is_named(save, save_header, save_op
     tokeniser["recipe"] = tokeniser.pop("config")
     old_weights = {"state_dict": {"reconstructor.begin": torch.zeros(1)}}
     for write, change in ((save_options, {"bias": True}), (save_header, {"tokeniser": tokeniser}), (save, old_weights)):
-        with pytest.raises(InputError, match=r"\(made by pflow 1\.2\.3; the last .* of 0\.1 and 0\.2 is pflow 0\.3\)"):
+        with pytest.raises(InputError, match=r"made by pflow 1\.2\.3; pflow 0\.3 is the last .* of 0\.1 to 0\.3\)"):
             load_model(write(**change))
 
 
