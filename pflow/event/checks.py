@@ -236,7 +236,9 @@ QUANTITIES["events"] = (
     Quantity("typical hits", "typical", TYPICAL, quantile=0.5, changes=np.log(3.0), relative=True),
     # Found in halves of a file: up to 0.06; of jets of 45 and of 250 GeV, and of taus: 0.08.
     *(
-        Quantity("hit energies", f"fifth {kind}", FIFTH.format(kind), quantile=0.5, changes=0.12, relative=True)
+        Quantity(
+            "hit energies", f"fifth hits of the {kind}", FIFTH.format(kind), quantile=0.5, changes=0.12, relative=True
+        )
         for kind in ("ECAL", "HCAL")
     ),
     # Found: 0.2% to 2.1%; with a fifth of the tracks lost 5% to 8%, without those above 10 GeV 11% to 31%.

@@ -180,7 +180,7 @@ def measure(events: Events, particles: ak.Array | None = None, *, targets: Mappi
         deposits = TrackDeposits.of(events, hits)
         measured |= {"tracks": _of_tracks(events), "trails": deposits.trails, "stubs": deposits.stubs}
         measured["events"] |= _without_hits(hits, deposits) | {"trackless": deposits.trackless}
-        busy = measured["events"]["tracks"] >= BUSY
+        busy = _busy(events)
         columns = ("event", "momentum", "energy", "all most", "without hits", "n without hits")
         measured["busy"] = {name: measured["events"][name][busy] for name in columns}
     tables = {}
@@ -196,6 +196,12 @@ def measure(events: Events, particles: ak.Array | None = None, *, targets: Mappi
 def _total(records: ak.Array, values: npt.NDArray[Any]) -> Floats:
     """Sum of the values of each event's records, float64 [event]."""
     return jagged.total(values, jagged.offsets(jagged.count(records)))
+
+
+def _busy(events: Events) -> Mask:
+    """Whether each event has many tracks (`BUSY`)."""
+    n_tracks = np.zeros(len(events)) if events.tracks is None else jagged.count(events.tracks)
+    return n_tracks >= BUSY
 
 
 def _by_part(
@@ -217,6 +223,7 @@ def _of_events(events: Events, hits: FlatHits, particles: ak.Array | None) -> di
     detector, n_hits, used = events.detector, np.diff(hits.bounds), hits.energy > 0
     table = {"event": np.arange(len(events)), "energy": hits.total(hits.energy), "n_hits": n_hits}
     table |= _by_part(detector, hits, slice(None), hits=used)
+    busy = _busy(events)
     for name, number in (("hits of the ECAL", ECAL), ("hits of the HCAL", HCAL)):
         mine = used & (hits.kind == number)
         some = hits.energy[np.flatnonzero(mine)]
@@ -225,6 +232,11 @@ def _of_events(events: Events, hits: FlatHits, particles: ak.Array | None) -> di
         table[f"lone {name}"] = _alone(hits, mine, np.flatnonzero(n_mine >= MIN_CROWD))
         few = np.where(n_mine >= MIN_BELOW, n_mine, np.nan)
         table |= {f"{what} {name}": hits.total(mine & (hits.energy < by * low)) / few for what, by in BELOW.items()}
+        fifth = table[f"fifth {name}"] = np.full(len(events), np.nan)
+        for i in np.flatnonzero(busy & (n_mine >= MIN_BELOW)):
+            of_event = slice(*hits.bounds[i : i + 2])
+            energy = hits.energy[of_event][mine[of_event]]
+            fifth[i] = np.partition(energy, len(energy) // 5)[len(energy) // 5]
         if number == ECAL:
             log = np.log(hits.energy, where=mine, out=np.zeros(len(mine), np.float32))
             table["typical"] = np.exp(hits.total(log) / np.where(n_mine > 0, n_mine, np.nan))
@@ -241,14 +253,6 @@ def _of_events(events: Events, hits: FlatHits, particles: ak.Array | None) -> di
         table["tracks"] = jagged.count(events.tracks)
         momentum = jagged.vectors(events.tracks, field="momentum")
         table["momentum"] = _total(events.tracks, np.linalg.norm(momentum, axis=1))
-        for kind, number in (("ECAL", ECAL), ("HCAL", HCAL)):
-            mine = hits.energy * (used & (hits.kind == number))
-            enough = np.minimum(table["tracks"] / BUSY, table[f"hits of the {kind}"] / MIN_BELOW) >= 1
-            fifth = table[f"fifth {kind}"] = np.full(len(events), np.nan)
-            for i in np.flatnonzero(enough):
-                energy = mine[hits.bounds[i] : hits.bounds[i + 1]]
-                energy = energy[energy > 0]
-                fifth[i] = np.partition(energy, len(energy) // 5)[len(energy) // 5]
     most = np.maximum(table["energy"], table.get("momentum", 0.0))
     table["all most"], table["most"] = most, np.where((most > MIN_LARGE) & (n_hits >= MIN_MANY), most, np.nan)
     return table
@@ -524,8 +528,7 @@ def _of_hits(events: Events, hits: FlatHits) -> dict[str, npt.NDArray[Any]]:
     some = hits.take(rows := np.flatnonzero(chosen))
     table = {name: getattr(some, name) for name in ("event", "part", "energy", "depth")}
     table |= dict(zip("xyz", some.position, strict=True)) | {"neighbour": neighbour[rows]}
-    n_tracks = np.zeros(len(events)) if events.tracks is None else jagged.count(events.tracks)
-    table["busy"] = n_tracks[some.event] >= BUSY
+    table["busy"] = _busy(events)[some.event]
     return table | {name: columns[name][rows] for name in ("layer", "time")}
 
 

@@ -431,15 +431,15 @@ def _evaluate_files(
     reading: ReadOptions,
     chunk_size: int,
 ) -> EvaluationResult:
+    notes = {name: [provenance_of(path) or {} for path in paths] for name, paths in files.items()}
     for name, paths in files.items():
         check_order(paths, truth)
-        if differing := differing_origins([provenance_of(path) or {} for path in paths]):
+        if differing := differing_origins(notes[name]):
             warn(f"{name}: its files were made with different {differing}", ImplausibleWarning)
     if again := [path for path, n in Counter(truth).items() if n > 1]:
         warn(f"{again[0]}: given more than once, and its events count as often", ImplausibleWarning)
     inputs = [entry for paths in files.values() for path in paths for entry in _inputs(path) or ()]
-    made = provenance_of(files[total.name][0]) or {}
-    scales = made.get("configuration", {}).get("tokeniser", {}).get("sample")
+    scales = notes[total.name][0].get("configuration", {}).get("tokeniser", {}).get("sample")
     sample = None if scales is None else from_plain(SampleScales, scales, "sample")
     reading = dataclasses.replace(
         reading,
