@@ -42,7 +42,7 @@ LEVER = (100.0, 1500.0)  # mm by which the whole momentum moves an entry: straig
 HARD = 3.0  # GeV, momentum from which most hadrons leave hits in the HCAL
 NEAR = 100.0  # mm between state and helix
 SAME = 1e-3  # rad, largest angle between the entries of two copies of a track
-MIN_TRACKS = 6  # fewest of an event in which the energy of lost ones is measured
+MIN_TRACKS_OF_EVENT = 6  # fewest of an event in which the energy of lost ones is measured
 
 HADRON_RESPONSE = 0.73  # median energy in `NARROW` around isolated hadrons over their momentum, of ild_g4
 HADRONS = (3.0, 50.0)  # GeV, momenta of the hadrons used
@@ -151,7 +151,7 @@ class TrackDeposits:
     without one; energies are 0 where it is below `ALONE`, and below `MIN_CONE`.
 
     `trackless` [event]: energy of the hits within `APART` of a lost stub and of no track, NaN in events of fewer than
-    `MIN_TRACKS` tracks.
+    `MIN_TRACKS_OF_EVENT` tracks.
 
     `stubs`: columns for `pflow.event.scales.Scales` of charged particles that enter the ECAL, known by their hits
     alone: on a line from the IP they have a hit in every one of the first layers and at most one more; photons convert
@@ -347,7 +347,7 @@ def _trackless(hits: FlatHits, tracks: _Entries, stubs: dict[str, npt.NDArray[An
     behind = np.zeros(len(hits.energy), dtype=np.bool_)
     behind[hits.around(unit_vector(np.stack([stubs[axis][lost] for axis in "xyz"], axis=1)), starts, APART)[1]] = True
     behind[hits.around(tracks.towards, tracks.all_bounds, APART)[1]] = False
-    return np.where(np.diff(tracks.all_bounds) >= MIN_TRACKS, hits.total(hits.energy * behind), np.nan)
+    return np.where(np.diff(tracks.all_bounds) >= MIN_TRACKS_OF_EVENT, hits.total(hits.energy * behind), np.nan)
 
 
 def _trail(
