@@ -40,7 +40,7 @@ from pflow.event.scales import measure
 from pflow.event.schema import MAX_ENERGY
 from pflow.io.open import Files, ReadOptions, geometry_fits
 from pflow.model.api import DecodingConfig, GeneratedParticles
-from pflow.model.pointing import PointingReconstructor
+from pflow.model.pointing import PointingDecodingConfig, PointingReconstructor
 from pflow.model.pointing.generate import decode_first_stage
 from pflow.model.transformer import CrossAttention, SelfAttention, split_heads
 from pflow.model.translation import TranslationReconstructor
@@ -258,8 +258,8 @@ def reconstruct(
     InputError
         Events of another detector, or an event that cannot be used: names file, entry, field and what was expected.
     ConfigError
-        No such device, a number of particles or events below 1, candidates of a model without a refinement, or
-        merged cells of a size outside of the model's training.
+        No such device, a decoding of another architecture, a number of particles or events below 1, candidates of a
+        model without a refinement, or merged cells of a size outside of the model's training.
 
     Examples
     --------
@@ -471,7 +471,8 @@ def explain(model: TrainedModel, event: Events) -> list[Step]:
         with pointing.decoder.register_forward_hook(
             lambda _, __, output: seen["start"].append(torch.cat(output[1:], dim=1).softmax(-1)[0, -1])
         ):
-            columns, mask, _ = decode_first_stage(pointing, pointing.encode(batch), reconstructor._decoding(None))
+            decoding = reconstructor.decoding_as(PointingDecodingConfig)
+            columns, mask, _ = decode_first_stage(pointing, pointing.encode(batch), decoding)
         first = {name: values[mask] for name, values in columns.items()}
         energies = [*pointing.energy_scale.normalised(first["log_energy"]).float(), None]
         weights = [*first["hit_fraction"], torch.zeros(first["hit_fraction"].shape[-1])]

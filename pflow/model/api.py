@@ -16,14 +16,14 @@ import typing
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from random import Random
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from pflow.config import from_plain
 from pflow.data.batch import Batch
-from pflow.errors import check_fields
+from pflow.errors import ConfigError, check_fields
 
 LOG_WEIGHT = 4.0  # offset w0 of the weights max(0, w0 + ln(E_hit / E_sum)) (Awes et al. 1992, NIM A 311, 130)
 MAX_PARTICLES = 2**14  # largest `DecodingConfig.max_particles`: far above any event of an e+e- collider
@@ -94,6 +94,9 @@ class DecodingConfig:
     def with_candidates(self, threshold: float) -> Self:
         """A copy that also returns candidates of at least this existence; ValueError: the model has no existence."""
         raise ValueError("candidates: this model does not say how probably a particle exists")
+
+
+D = TypeVar("D", bound=DecodingConfig)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -188,6 +191,16 @@ class Reconstructor(nn.Module, ABC):
         By default `decoding` is ``self.decoding``; targets are not used. ValueError: the model is in training mode, or
         the batch lacks a source that it reads.
         """
+
+    def decoding_as(self, kind: type[D], decoding: DecodingConfig | None = None) -> D:
+        """`decoding`, by default the model's own; ConfigError: it is of another architecture than `kind`."""
+        chosen = self.decoding if decoding is None else decoding
+        if type(chosen) is not kind:
+            known = {field.name for field in dataclasses.fields(kind)}
+            others = ", ".join(field.name for field in dataclasses.fields(chosen) if field.name not in known)
+            text = f"decoding: expected a {kind.__name__} for this model, found a {type(chosen).__name__}"
+            raise ConfigError(text + (f", whose {others} would do nothing" if others else ""))
+        return chosen
 
     def draw_shared(self, random: Random) -> None:
         """Draw what all ranks of a training decide alike in the next step, to keep their work equal.

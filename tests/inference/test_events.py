@@ -176,6 +176,15 @@ def test_a_track_without_momentum_is_left_out(events, spoil):
         assert reconstruct(event, "general").flags.tolist() == [Flag.UNUSABLE_TRACKS]
 
 
+def test_a_decoding_of_another_architecture_is_refused(model, events):
+    with pytest.raises(
+        ConfigError, match=r"expected a DecodingConfig .*, found a PointingDecodingConfig, whose hits_per_"
+    ):
+        reconstruct(events[:1], model, decoding=PointingDecodingConfig(existence_threshold=0.9))
+    with pytest.raises(ConfigError, match=r"expected a PointingDecodingConfig for this model, found a DecodingConfig$"):
+        reconstruct(events[:1], "general", decoding=DecodingConfig())
+
+
 @pytest.fixture(scope="module")
 def reads_all(events, make_model):
     """A model that reads layers, and where tracks enter the calorimeter."""

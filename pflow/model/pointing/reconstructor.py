@@ -437,7 +437,8 @@ class PointingReconstructor(Reconstructor):
         # A first stage that is frozen computes as in a reconstruction, whose particles the refinement gets.
         frozen = not any(parameter.requires_grad for parameter in self.network.encoder.parameters())
         network, target, scale = self.network, batch.target, self.network.energy_scale
-        source, decoding, first = network.encode(batch, precise=frozen), self._decoding(None), {}
+        source, decoding = network.encode(batch, precise=frozen), self.decoding_as(PointingDecodingConfig)
+        first: dict[str, Tensor] = {}
         joint = self.training_config.joint and not frozen  # else the first stage's losses would train nothing
         if network.refiner is None or joint:
             sampling = decoding if self.own_particles and network.training else None
@@ -465,10 +466,4 @@ class PointingReconstructor(Reconstructor):
 
     def generate(self, batch: Batch, *, decoding: DecodingConfig | None = None) -> GeneratedParticles:
         """Decode the particles of each event, and refine them; see `Reconstructor.generate`."""
-        return generate(self.network, batch, self._decoding(decoding))
-
-    def _decoding(self, decoding: DecodingConfig | None) -> PointingDecodingConfig:
-        chosen = self.decoding if decoding is None else decoding
-        if not isinstance(chosen, PointingDecodingConfig):
-            raise ValueError(f"decoding: expected a PointingDecodingConfig, found a {type(chosen).__name__}")
-        return chosen
+        return generate(self.network, batch, self.decoding_as(PointingDecodingConfig, decoding))

@@ -137,7 +137,7 @@ class TranslationReconstructor(Reconstructor):
         """Decode the particles of each event; see `Reconstructor.generate`."""
         if self.network.training:
             raise ValueError("model: it is in training mode; call model.eval() first")
-        decoding = self.decoding if decoding is None else decoding
+        decoding = self.decoding_as(DecodingConfig, decoding)
         decoder = TranslationDecoder(self.network, batch, decoding)
         decoded = decode(decoder, batch=len(batch), max_particles=decoding.max_particles, device=batch.hits.mask.device)
         return GeneratedParticles(**decoded.columns, mask=decoded.mask, truncated=decoded.truncated)
