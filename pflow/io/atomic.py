@@ -6,6 +6,7 @@ path and renamed at the end. `holds`, the names of all files in it, makes an out
 
 from __future__ import annotations
 
+import fcntl
 import functools
 import os
 import shutil
@@ -13,6 +14,7 @@ import socket
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import BinaryIO
 
 from pflow.errors import ConfigError, OutputError, PflowError
 
@@ -112,6 +114,25 @@ def make_folder(path: str | Path) -> Path:
     with disk_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
     return folder
+
+
+def lock(path: Path) -> list[BinaryIO]:
+    """Lock a file until what is returned is closed, or this process ends in any way; empty: it cannot be locked.
+
+    BlockingIOError: another process has locked it.
+    """
+    try:
+        file = path.open("r+b")
+    except OSError:  # not there, or read-only
+        return []
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return [file]
+    except OSError as error:  # another process, or a file system without locks
+        file.close()
+        if isinstance(error, BlockingIOError):
+            raise
+        return []
 
 
 @contextmanager

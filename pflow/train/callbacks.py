@@ -13,7 +13,7 @@ import warnings
 from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import pytorch_lightning as pl
 import torch
@@ -26,7 +26,7 @@ from torch import Tensor
 
 from pflow.checkpoint import read_checkpoint
 from pflow.errors import ConfigError
-from pflow.io.atomic import replacing
+from pflow.io.atomic import lock, replacing
 from pflow.plots import rendered
 from pflow.plots.evaluation import plot_training
 from pflow.train.module import MONITOR, ParticleFlow
@@ -181,7 +181,8 @@ class RunFolder(pl.Callback):  # type: ignore[misc]
 
     Logs begin just before the first step, after all checks. A new training writes ``config.yaml`` with its first batch,
     a resumed one with its first checkpoint, so that a failing resume changes nothing. ``checkpoint``, ``ckpt_path`` and
-    ``weights_only`` are not written to it: the file describes the training, not how to resume one.
+    ``weights_only`` are not written to it: the file describes the training, not how to resume one. While a training
+    runs it is locked, and a second training of this folder is refused.
     """
 
     def __init__(self, folder: Path, parser: LightningArgumentParser, configuration: Any, *, logs: bool) -> None:
@@ -191,6 +192,19 @@ class RunFolder(pl.Callback):  # type: ignore[misc]
             self.configuration.pop(name, None)
         self.began = self.saved = False
         self.validated: int | None = None  # step of the last validation
+        self.locks: list[BinaryIO] = []  # of ``config.yaml``, and of the one whose place it took
+
+    def _lock(self) -> None:
+        """Lock the configuration that is there, unless this run has; ConfigError: another process has."""
+        try:
+            self.locks = self.locks or lock(self.folder / "config.yaml")
+        except BlockingIOError as error:
+            text = f"another pflow fit is training in {self.folder}, and both would replace its checkpoints"
+            raise ConfigError(f"{text}: wait until it ends, or choose another folder (--output)") from error
+
+    def _unlock(self) -> None:
+        while self.locks:
+            self.locks.pop().close()
 
     def on_load_checkpoint(self, trainer: pl.Trainer, pl_module: ParticleFlow, content: dict[str, Any]) -> None:
         """Pass the folder's new path to the checkpoint callbacks if it moved; otherwise they lose the best model."""
@@ -206,6 +220,8 @@ class RunFolder(pl.Callback):  # type: ignore[misc]
         """Make the loggers, which write at once, unless this is a trial run."""
         self.began, self.saved = True, bool(trainer.fast_dev_run)
         if not trainer.fast_dev_run:
+            if trainer.is_global_zero:
+                self._lock()
             trainer.loggers = make_loggers(self.folder) if self.logs else trainer.loggers
             for logger in trainer.loggers:
                 groups = ("model", "data", "trainer")
@@ -220,6 +236,7 @@ class RunFolder(pl.Callback):  # type: ignore[misc]
         """Write the configuration, once."""
         if trainer.is_global_zero and not self.saved:
             self.folder.mkdir(parents=True, exist_ok=True)
+            self._lock()  # of another new training that has written it meanwhile
             with replacing(self.folder / "config.yaml", force=True) as partial:
                 try:
                     self.parser.save(self.configuration, partial, skip_none=False, overwrite=True, multifile=False)
@@ -230,7 +247,12 @@ class RunFolder(pl.Callback):  # type: ignore[misc]
                 # jsonargparse's text for what it cannot write, e.g. a device, cannot be read again: a default is used.
                 lines = partial.read_text("utf-8").splitlines(keepends=True)
                 partial.write_text("".join(line for line in lines if UNWRITABLE not in line), "utf-8")
+                self.locks += lock(partial)  # before it takes the place of the other one
         self.saved = True
+
+    def on_exception(self, trainer: pl.Trainer, pl_module: ParticleFlow, exception: BaseException) -> None:
+        """Unlock the folder, for another training in this process."""
+        self._unlock()
 
     def on_validation_end(self, trainer: pl.Trainer, pl_module: ParticleFlow) -> None:
         """Note after which step it was."""
@@ -250,6 +272,7 @@ class RunFolder(pl.Callback):  # type: ignore[misc]
         release_ranks(trainer)  # they do not draw
         if not trainer.is_global_zero:
             return
+        self._unlock()
         last = self.folder / "last.ckpt"
         # Lightning does not call on_train_start where nothing is left to train.
         if not self.began:

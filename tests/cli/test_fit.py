@@ -5,6 +5,7 @@ import re
 import shutil
 import signal
 import warnings
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -17,9 +18,11 @@ from pflow.checkpoint import load_model, read_checkpoint, write_weights
 from pflow.cli import fit
 from pflow.cli.main import main as main_with_exit_code
 from pflow.errors import ConfigError, InputError, PflowError
+from pflow.io.atomic import lock
 from pflow.io.flat import write_events
 from pflow.io.root import file_uuid
 from pflow.model.pointing.config import PointingNetworkConfig
+from pflow.train.callbacks import EpochLine
 from pflow.train.module import MONITOR, ParticleFlow
 
 pytestmark = pytest.mark.usefixtures("no_figures")
@@ -116,6 +119,29 @@ def test_a_run_is_resumed_by_its_checkpoint_alone(moved, run, capsys):
     before, after = (yaml.safe_load((folder / "config.yaml").read_text()) for folder in (run, moved))
     assert "checkpoint" not in after  # or the configuration would resume this run wherever it is used
     assert after == {**before, "output": str(moved), "trainer": {**before["trainer"], "max_epochs": 3}}
+
+
+def test_a_run_that_is_training_is_not_resumed_nor_begun_a_second_time(moved, tiny, data):
+    more = ["--checkpoint", str(moved), "--trainer.max-epochs=4"]
+    before = files(moved)
+    with closing(*lock(moved / "config.yaml")), pytest.raises(ConfigError, match="another pflow fit is training in"):
+        fit.main("fit", more)
+    assert files(moved) == before
+
+    def second(*_):
+        with pytest.raises(BlockingIOError):  # also after the first checkpoint, which replaces the configuration
+            lock(moved / "config.yaml")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(EpochLine, "on_train_epoch_end", second)
+        assert fit.main("fit", more) == 0
+    assert files(moved)["config.yaml"] != before["config.yaml"]
+    for name in ("best.ckpt", "last.ckpt"):  # before it has any
+        (moved / name).unlink()
+    again = [*tiny, *data, f"--output={moved}"]
+    with closing(*lock(moved / "config.yaml")), pytest.raises(ConfigError, match="another pflow fit is training in"):
+        fit.main("fit", again)
+    assert fit.main("fit", [*again, "--trainer.max-epochs=1"]) == 0
 
 
 def test_a_resume_that_fails_writes_nothing(moved, sample_dir, tmp_path, monkeypatch):
