@@ -10,7 +10,9 @@ import os
 import re
 import resource
 import shutil
+import socket
 import subprocess
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import awkward as ak
@@ -252,9 +254,20 @@ def test_the_input_and_outputs_that_exist_are_not_replaced(pflow_podio, source, 
     assert (status, "it holds a collection 'PFlow' already; reconstruct the file" in message) == (1, True)
     assert pflow_podio(path, tmp_path, "--force") == (1, f"error: {tmp_path}: it is a folder; name a file\n")
     status, message = pflow_podio(path, tmp_path / "none" / "out.root")
-    assert (status, "out.root.partial.root: it cannot be written: is there such a folder" in message) == (1, True)
-    (tmp_path / "new.root.partial.root" / "mine").mkdir(parents=True)
-    assert pflow_podio(path, tmp_path / "new.root")[0] == 1  # no abort
+    assert (status, ".root: it cannot be written: is there such a folder" in message) == (1, True)
+    assert pflow_podio(path, tmp_path / f"{'n' * 245}.root")[0] == 1  # no abort, where a longer name is too long
+
+
+def test_processes_that_write_one_output_do_not_share_a_file(pflow_podio, source, tmp_path):
+    """The second had written into the file of the first, which ended with "not written whole" or an abort."""
+    left, foreign = (tmp_path / f"out.root.tmp-{host}-999999999.root" for host in (socket.gethostname(), "other"))
+    for path in (left, foreign):
+        path.write_text("killed")
+    with ThreadPoolExecutor() as pool:
+        ends = list(pool.map(lambda _: pflow_podio(source, tmp_path / "out.root", "--force"), range(3)))
+    assert ends == 3 * [(0, "")]
+    assert sorted(tmp_path.iterdir()) == [tmp_path / "out.root", foreign]
+    assert len(read_reco(tmp_path / "out.root")) == len(read_events(source))
 
 
 @pytest.mark.parametrize("options", [("--force",), ("--force", "--ttree")])

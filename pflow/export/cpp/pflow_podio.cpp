@@ -15,8 +15,12 @@
 #include <podio/Frame.h>
 #include <podio/Reader.h>
 #include <podio/Writer.h>
+#include <signal.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <array>
+#include <cerrno>
 #include <cmath>
 #include <cstdio>
 #include <deque>
@@ -112,6 +116,25 @@ std::vector<const Collection*> collections(const podio::Frame& frame) {
   for (const std::string& name : frame.getAvailableCollections())
     if (const auto* typed = dynamic_cast<const Collection*>(frame.get(name))) found.push_back(typed);
   return found;
+}
+
+/// Path of an output while this process writes it, with the names of machine and process, as `pflow` makes it; what
+/// processes that were killed have left of the same output is removed.
+std::string partial_path(const std::string& output) {
+  std::array<char, 256> host{};
+  gethostname(host.data(), host.size() - 1);
+  const std::string begin = output + ".tmp-" + host.data() + "-", end = ".root";
+  std::error_code none;
+  const auto folder = std::filesystem::absolute(output, none).parent_path();
+  const std::string name = std::filesystem::path(begin).filename();
+  for (const auto& entry : std::filesystem::directory_iterator(folder, none)) {
+    const std::string left = entry.path().filename();
+    if (left.rfind(name, 0) != 0 || left.size() < name.size() + end.size()) continue;
+    const std::string process = left.substr(name.size(), left.size() - name.size() - end.size());
+    const bool is_number = process.find_first_not_of("0123456789") > process.size() && process.size() - 1 < 9;
+    if (is_number && kill(std::stoi(process), 0) != 0 && errno == ESRCH) std::filesystem::remove(entry.path(), none);
+  }
+  return begin + std::to_string(getpid()) + end;
 }
 
 /// A file being reconstructed by several threads, while the main one reads and writes.
@@ -275,11 +298,14 @@ class Job {
     }
     if (n_written != reader_.getEntries(podio::Category::Event))
       throw pflow::Error(arguments_.files[2], "it was not written whole: is the disk full, or the quota used up?");
+    if (!arguments_.force && std::filesystem::exists(arguments_.files[2]))
+      throw pflow::Error(arguments_.files[2], "another process has written it meanwhile; choose another name, or replace "
+                         "it with --force");
     std::filesystem::rename(partial_, arguments_.files[2]);
   }
 
   const Arguments& arguments_;
-  const std::string partial_ = arguments_.files[2] + ".partial.root";
+  const std::string partial_ = partial_path(arguments_.files[2]);
   const pflow::Reconstructor reconstructor_;
   const edm4hep::utils::ParticleIDMeta algorithm_{"PFlow", reconstructor_.probabilities()};
   std::vector<pflow::HitSource> sources_;
