@@ -154,7 +154,7 @@ def executor_for(worker: Worker, cluster: str | None) -> Iterator[Executor]:
 
     Processes need pflow, and checkpoint and inputs under the same paths. If a process dies, another repeats its chunks;
     a chunk that kills several processes raises an `InputError`. Chunks wait while there are no processes. ConfigError:
-    the cluster does not answer. PflowError: it was lost, and no other chunk can be done.
+    the cluster does not answer. PflowError: it cannot start, or was lost, and no other chunk can be done.
     """
     if cluster is None:
         yield Executor(submit=lambda chunk: functools.partial(worker.run, chunk), in_flight=lambda: 1)
@@ -184,8 +184,12 @@ def executor_for(worker: Worker, cluster: str | None) -> Iterator[Executor]:
             scheduler = {"dashboard": False, "dashboard_address": "127.0.0.1:0"}
             # An interrupt would be followed by pages of the processes' own errors.
             options = {"dashboard_address": None, "scheduler_kwargs": scheduler, "silence_logs": logging.CRITICAL}
-            with dask.config.set(LOCAL):
-                target = stack.enter_context(LocalCluster(n_workers=n_processes, threads_per_worker=1, **options))
+            try:
+                with dask.config.set(LOCAL):
+                    target = stack.enter_context(LocalCluster(n_workers=n_processes, threads_per_worker=1, **options))
+            except RuntimeError as error:
+                text = f"a process of cluster '{cluster}' ended while it started, perhaps out of memory: name fewer"
+                raise PflowError(f"{text} ({first_line(error)})") from error
         try:
             client = stack.enter_context(Client(target, timeout=TIMEOUT))
         except (OSError, ValueError) as error:

@@ -103,6 +103,17 @@ def test_a_chunk_that_ends_every_process_and_a_lost_scheduler_are_said(monkeypat
         assert told.type is raised  # no option is wrong
 
 
+def test_a_process_that_is_killed_while_it_starts_is_said(tmp_path):
+    import dask
+
+    killed = tmp_path / "killed.py"
+    killed.write_text("import os\ndef dask_setup(_): os.kill(os.getpid(), 9)\n")
+    said = pytest.raises(PflowError, match="a process of cluster 'local:1' ended while it started")
+    with dask.config.set({"distributed.worker.preload": [str(killed)]}), said as told:
+        executor_for(Mock(), "local:1").__enter__()
+    assert told.type is PflowError
+
+
 def test_threads_of_one_process_give_what_one_gives(random_checkpoint, sample_dir, tmp_path, same_reco, threads):
     """They shared the open files: two of two tries gave "truncated or damaged"."""
     inputs = [sample_dir / f"{name}_test_small.root" for name in ("gammasep", "multi")]
