@@ -9,6 +9,7 @@ import copy
 import dataclasses
 import functools
 import json
+import os
 import platform
 import re
 import typing
@@ -21,7 +22,7 @@ from typing import Any, TypeVar
 
 import yaml
 
-from pflow.errors import ConfigError, check_fields, nearest
+from pflow.errors import ConfigError, check_fields, check_type, nearest
 
 T = TypeVar("T")
 
@@ -152,8 +153,9 @@ def resolve(kind: str, name: str | Path) -> Path:
     The `kind` is a folder of the built-in ones; "" has configurations of trainings. A name goes before a file that is
     called the same, with a warning.
     """
-    builtin, path = config_dir() / kind / f"{name}.yaml", Path(name)
     what = kind or "configuration"
+    check_type(name, str | os.PathLike, f"a name or file of a {what}")
+    builtin, path = config_dir() / kind / f"{name}.yaml", Path(name)
     # A folder in the name, as in ./NAME, means the user's own file.
     if "/" not in str(name) and builtin.is_file():
         if path.is_file():

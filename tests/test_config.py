@@ -79,6 +79,8 @@ def test_built_in_names_and_files_of_the_users_own_are_found(tmp_path, monkeypat
         config.resolve("detector", tmp_path)
     with pytest.raises(ConfigError, match=r"no detector file 'ild_g5': .* cld, clic, ild, ild_g4 \(nearest.*: ild_g4"):
         config.resolve("detector", "ild_g5")
+    with pytest.raises(TypeError, match="expected a name or file of a layout; found int"):
+        config.resolve("layout", 3)
 
 
 @pytest.mark.parametrize(

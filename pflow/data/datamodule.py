@@ -29,7 +29,7 @@ from pflow.data.dataset import (
     spread_sample,
     survey,
 )
-from pflow.errors import ConfigError, InputError, PflowError, check_choice, check_fields, nearest
+from pflow.errors import ConfigError, InputError, PflowError, check_choice, check_fields, check_options, nearest
 from pflow.event.augment import Augmentation
 from pflow.event.checks import compare, warn_of
 from pflow.event.events import BadEntriesWarning
@@ -147,7 +147,18 @@ class ParticleFlowData(pl.LightningDataModule):  # type: ignore[misc]
         self.num_workers = num_workers
         self.seed = int(os.environ.get("PL_GLOBAL_SEED", 1)) if seed is None else seed
         self.tokeniser_events = tokeniser_events
-        self.repeat = dict(repeat or {})
+        self.repeat = {} if repeat is None else repeat
+
+        def whole(n: object, least: int = 1) -> bool:  # by type: True is an int, too
+            return type(n) is int and n >= least
+
+        numbers = "batch_size", "chunk_size", "tokeniser_events"
+        check_options(self, "data", "a whole number of at least 1", whole, *numbers)
+        check_options(self, "data", "a whole number of at least 1", lambda n: n is None or whole(n), "max_tokens")
+        numbers = "buffer", "num_workers", "seed"
+        check_options(self, "data", "a whole number of at least 0", lambda n: whole(n, 0), *numbers)
+        times = "whole numbers of at least 1 by the names of files"
+        check_options(self, "data", times, lambda given: all(map(whole, {**given}.values())), "repeat")
         self.augmentation = None if augment is None else from_plain(Augmentation, augment, "augment")
         self.tokeniser: Tokeniser | None = None
         self._chunks: dict[str, list[Chunk]] = {}
@@ -426,8 +437,6 @@ class ParticleFlowData(pl.LightningDataModule):  # type: ignore[misc]
             if not matched:
                 message = f"repeat: no training file is called '{pattern}'"
                 raise ConfigError(message, suggestions=nearest(pattern, names))
-            if number < 1:
-                raise ConfigError(f"repeat: '{pattern}' {number} times; expected at least 1")
             times.update(dict.fromkeys(matched, number))
         return [chunk for chunk in chunks for _ in range(times[Path(chunk.path).name])]
 

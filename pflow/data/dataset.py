@@ -22,7 +22,7 @@ from torch import Tensor, distributed
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from pflow.data.batch import Batch, Readout, Target, TokenSet
-from pflow.errors import ConfigError, InputError, check_options
+from pflow.errors import ConfigError, InputError
 from pflow.event.augment import Augmentation, augment
 from pflow.event.events import BadEntriesWarning, Events, Flag, leave_out_files, without_refused
 from pflow.event.move import Move
@@ -353,9 +353,6 @@ class EventDataset(IterableDataset[LabelledBatch]):
     def __post_init__(self) -> None:
         if not self.chunks:
             raise ConfigError("a dataset needs at least one chunk of a file")
-        limits = "batch_size", "max_tokens"
-        check_options(self, "data", "at least 1", lambda limit: limit is None or limit >= 1, *limits)
-        check_options(self, "data", "at least 0", lambda number: number >= 0, "num_workers", "seed")
         if self.shuffle and self.buffer < self.batch_size:
             raise ConfigError(f"a shuffle buffer of {self.buffer} events cannot fill a batch of {self.batch_size}")
         self._refused = torch.zeros(1, dtype=torch.bool)

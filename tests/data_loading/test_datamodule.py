@@ -100,11 +100,30 @@ def test_files_are_taken_once_and_none_is_an_error(data, train_files):
         data.setup("fit")
 
 
-@pytest.mark.parametrize(("repeat", "message"), [({"zqq*": 3}, r"'zqq\*'"), ({"*": 0}, "0 times")])
-def test_repetitions_that_make_no_sense_are_errors(data, repeat, message):
-    data.repeat = repeat
-    with pytest.raises(ConfigError, match=message):
+def test_a_pattern_that_matches_no_file_is_an_error(data):
+    data.repeat = {"zqq*": 3}
+    with pytest.raises(ConfigError, match=r"'zqq\*'"):
         data.setup("fit")
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "expected"),
+    [
+        ("batch_size", 2.5, "a whole number of at least 1, found 2.5"),
+        ("batch_size", True, "a whole number of at least 1"),
+        ("max_tokens", 0, "a whole number of at least 1"),
+        ("chunk_size", "16", "a whole number of at least 1"),
+        ("tokeniser_events", 0, "a whole number of at least 1"),
+        ("buffer", 2.5, "a whole number of at least 0"),
+        ("num_workers", -1, "a whole number of at least 0"),
+        ("seed", -1, "a whole number of at least 0"),
+        ("repeat", 3, "whole numbers of at least 1 by"),
+        ("repeat", {"*": 0}, "whole numbers of at least 1 by"),
+    ],
+)
+def test_numbers_of_events_and_the_like_that_cannot_work_are_errors(option, value, expected):
+    with pytest.raises(ConfigError, match=f"data: {option} must be {expected}"):
+        ParticleFlowData(**{option: value})
 
 
 def test_validation_files_that_are_training_files_are_said_and_so_are_links_and_copies(train_files, val_file, tmp_path):
