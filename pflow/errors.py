@@ -142,9 +142,10 @@ class OutputError(PflowError, OSError):
     """An output that cannot be written: the disk is full, the folder is gone or read-only."""
 
 
-def missing_package(package: str, what: str, *, extra: str) -> ConfigError:
+def missing_package(package: str, what: str, *, extra: str) -> PflowError:
     """The error for an optional package that is not installed: `what` needs it, `extra` installs it."""
-    return ConfigError(f"the package {package}, for {what}, is not installed: pip install 'pflow[{extra}]'")
+    # No ConfigError: the options are right, and no file is at fault.
+    return PflowError(f"the package {package}, for {what}, is not installed: pip install 'pflow[{extra}]'")
 
 
 @contextmanager

@@ -92,9 +92,9 @@ def find_jets(
     `n_jets` is the number of jets of an exclusive e+e- kt (Durham) clustering; an event with fewer particles has no
     jets. `radius`, rad, is for the inclusive e+e- generalised kt algorithm with p = -1. Jets, [event, jet], are
     four-momenta (E scheme) by falling energy. With `constituents` also the index of each jet's particles in the event's
-    list, int64 [event, jet, particle]. ConfigError: neither or both are given or one is out of range, or the package
-    fastjet is not installed. TypeError: no lists of four-momenta, or no number. InputError: numbers
-    that are not finite, or energies below 0.
+    list, int64 [event, jet, particle]. ConfigError: neither or both are given or one is out of range. PflowError: the
+    package fastjet is not installed. TypeError: no lists of four-momenta, or no number. InputError: numbers that are
+    not finite, or energies below 0.
 
     >>> events = pflow.read_events("zqq_test_small.root", entry_stop=2)
     >>> find_jets(events.reference, n_jets=2).energy
