@@ -25,7 +25,7 @@ from pflow.event.events import ImplausibleWarning
 from pflow.event.scales import BUSY, LARGEST, PI0, VERY_HARD, SampleScales, Scales, Table
 from pflow.physics.arrays import Floats, Index, Mask
 from pflow.physics.detector import ECAL, FACES, HCAL, KINDS, Calorimeter, Detector, calibration_digest
-from pflow.physics.geometry import barrel_shape, kind_index, layer_pitches, measures
+from pflow.physics.geometry import FIELD, barrel_shape, kind_index, layer_pitches, measures
 from pflow.physics.pdg import mass_of
 
 MANY = {"hits of the ECAL": 100, "hits of the HCAL": 100, "tracks": 6}
@@ -1010,5 +1010,9 @@ def outside_training(detector: Detector, sample: SampleScales, factor: float) ->
         low, high = sample.measures.get(name, (-np.inf, np.inf))
         if smallest < low / factor or largest > high * factor:
             value = smallest if smallest < low / factor else largest
-            outside.append(f"{name} {value:.4g} (training: {low:.4g} to {high:.4g})")
+            text = f"training: {low:.4g} to {high:.4g}"
+            if name == FIELD and value * low < 0:
+                text += "; its direction is reversed: turn events by 180 degrees about x, y to -y and z to -z, and "
+                text += f"b_field is {-value:g}"
+            outside.append(f"{name} {value:.4g} ({text})")
     return outside

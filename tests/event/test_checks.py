@@ -21,6 +21,7 @@ from pflow.event.schema import make_hits, make_tracks
 from pflow.io.open import open_events, read_events
 from pflow.physics.detector import Layers, calibration_digest, load_detector
 from pflow.physics.geometry import measures
+from pflow.physics.kinematics import propagate
 
 FOUR_MOMENTUM = ("energy", "px", "py", "pz")
 PLACE = ("position.x", "position.y", "position.z")
@@ -960,6 +961,14 @@ def test_a_detector_outside_of_the_training_is_said(cld_rec):
         "(training: 2 to 2); cell size of the HCAL [mm] 90 (training: 30 to 30); energies may be off by some percent, "
         "which pflow calibrate measures with truth"
     )
+    reversed_field = check_training_range(dataclasses.replace(near, b_field=-2.0), sample).text
+    assert (
+        "field [T] -2 (training: 2 to 2; its direction is reversed: turn events by 180 degrees about x"
+        in reversed_field
+    )
+    helix, turned = np.array([[[10.0, 20.0, 30.0]], [[1.0, 2.0, 3.0]]]), np.array([1, -1, -1])
+    track, back = (propagate(*(by * helix), [1.0], [[900.0]], b_field=b) for by, b in ((1, 2.0), (turned, -2.0)))
+    np.testing.assert_allclose(np.stack(track) * turned, np.stack(back), rtol=1e-12)  # exactly
     for calibrated_for, good in (("mine", False), ("cld", False), ("cld ild_g4", True), ("cld ild_g4 mine", True)):
         after = dataclasses.replace(sample, calibrated_for=dict.fromkeys(calibrated_for.split()))
         check = check_training_range(dataclasses.replace(near, name="ild_g4"), after)
