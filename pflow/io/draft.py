@@ -66,7 +66,6 @@ SCALES = {
 """Scale by kind of calorimeter; and where it cannot be measured its value and note, with the reason."""
 
 MIN_COPIED = 20  # hits that a collection needs to be recognised as a copy
-UNLIKE = 50.0  # endcaps whose first hits differ by more than this in |z| begin at different |z|, mm
 GAP = 3.0  # a pitch above this many median pitches is a gap
 LAST = ("calorimeters", "tracks", "truth_tracks", "tracker_hits")  # fields that are written behind the lengths
 
@@ -426,9 +425,8 @@ def _lengths(
     if endcap is not None:
         endcaps = (group for group in groups if (group.kind, group.region) == ("ecal", "endcap"))
         z = np.concatenate([group.cells.sample.position[:, 2] for group in endcaps])  # each may have its own technology
-        if (z < 0).any() and (z > 0).any() and abs(z[z > 0].min() + z[z < 0].max()) > UNLIKE:
-            fronts = f"the first hits of the endcaps are at z = {z[z < 0].max():.0f} and {z[z > 0].min():.0f} mm"
-            notes["ecal_inner_z"] = Note("guessed", f"{fronts}; this is the nearer one")
+        if text := measure.other_end(z):
+            notes["ecal_inner_z"] = Note("guessed", text)
     elif barrel is not None:
         lengths["ecal_inner_z"] = round(max(float(abs(barrel.cells.sample.position[:, 2]).max()), 1.0), 1)
         notes["ecal_inner_z"] = Note("fill in", "no hits in the endcaps; this is how far along z the barrel has hits")
@@ -520,6 +518,8 @@ def _calorimeter(group: Group, file: PodioFile, answers: Answers, slope: float) 
     elif cells.pitches:
         first = f"the first of {counted(len(cells.pitches), 'layer')}, most of {np.median(cells.pitches):.2f} mm"
         how, text = "measured", f"half a layer before {first}; {seen}"
+    if other := measure.other_end(sample.position[:, 2]) if group.region == "endcap" else "":
+        how, text = "guessed", f"{other}; the layers are its, too"
     for field, face in faces.items():
         note(field, how, text, round(face, 1))
     if cells.shape is not None:

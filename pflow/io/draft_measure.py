@@ -23,6 +23,7 @@ from pflow.physics.arrays import Floats
 from pflow.physics.detector import HADRON_SCALES, Detector
 
 OUTLIERS = 0.005  # fraction of hits that may lie outside a calorimeter without visible layers
+UNLIKE = 50.0  # endcaps whose first hits differ by more than this in |z| begin at different |z|, mm
 STRAY = 0.05  # layers with fewer hits than this fraction of the median layer's are not real layers
 MIN_SAME_CELLS = 10  # cells with a digitised and a simulated hit that a scale needs at least
 MIN_TRACKS = 3  # that an estimate of the field needs; the spread of fewer is unreliable
@@ -112,6 +113,10 @@ def measure_cells(samples: Sequence[HitSample], region: str) -> Cells | None:
     if sample is None:
         return None
     x, y, z = sample.position.T
+    if region != "barrel" and other_end(z):  # together they would seem to have twice as many layers
+        near = sample[np.sign(z) == np.sign(z[np.argmin(np.abs(z))])]
+        if cells := measure_cells([near], region):
+            return cells._replace(sample=sample)
     # Layer numbers that start again in each module, or count towers, are of no use.
     for layer in (sample.layer, None) if sample.layer is not None else (None,):
         if region == "barrel":
@@ -137,6 +142,17 @@ def measure_cells(samples: Sequence[HitSample], region: str) -> Cells | None:
     # Cells of towers that point to the origin are neighbours in no plane: by all positions.
     size = round(geometry.cell_pitch(sample.position, np.zeros(len(sample))), 2)
     return Cells(sample, front, back, None, (), False, size)
+
+
+def other_end(z: Floats) -> str:
+    """That the endcaps with hits at `z` [hit], mm, begin at different |z|, in words; "": they do not."""
+    ahead, behind = z[z > 0], z[z < 0]
+    # Of few hits none may be in the first layers.
+    if min(len(ahead), len(behind)) < geometry.MIN_CELLS or abs(ahead.min() + behind.max()) <= UNLIKE:
+        return ""
+    return (
+        f"the first hits of the endcaps are at z = {behind.max():.0f} and {ahead.min():.0f} mm; this is the nearer one"
+    )
 
 
 def _rows_of_towers(position: Floats, distance: Floats, region: str) -> bool:

@@ -117,6 +117,22 @@ def test_crystals_without_layers_lie_in_the_depth_that_is_given(made_up, write_m
         draft_detector(path, Answers(absorber={"ecal_barrel": "lead:4"}))
 
 
+def test_endcaps_at_different_z_are_said_and_measured_at_the_nearer_one(made_up, write_made_up):
+    """Together they had 40 and 50 layers, some of them thinner."""
+    content = made_up()
+    for name in ("ECALEndcap.position.z", "HCALEndcap.position.z"):
+        content[name] = np.where(content[name] < 0, content[name] - 200, content[name])
+    draft = draft_detector(write_made_up(content))
+    said = "the first hits of the endcaps are at z = -2203 and 2003 mm; this is the nearer one"
+    assert draft.notes["ecal_inner_z"] == Note("guessed", said)
+    assert draft.notes["hcal_inner_z"].text == (
+        "the first hits of the endcaps are at z = -2395 and 2195 mm; this is the nearer one; the layers are its, too"
+    )
+    for name, front, count, pitch in (("ecal_endcap", 2000.0, 20, 6.0), ("hcal_endcap", 2180.0, 25, 30.0)):
+        part = described(draft)[name]
+        assert (part.inner_z, [(layer.count, layer.pitch) for layer in part.layers]) == (front, [(count, pitch)])
+
+
 def test_calorimeters_without_hits_are_left_out_and_stop_no_other(made_up, write_made_up):
     content = emptied(made_up() | barrel("MuonBarrel", 4000.0, 200.0, 5, 30.0), "HCALEndcap", "MuonBarrel")
     draft = draft_detector(write_made_up(content), ABSORBERS)
