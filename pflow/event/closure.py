@@ -21,14 +21,15 @@ from pflow.event.events import Events
 from pflow.event.jagged import assigned_particle
 from pflow.physics.arrays import Floats, Index, Mask
 from pflow.physics.detector import ECAL, HCAL, KINDS, Calorimeter, Detector
-from pflow.physics.geometry import distance_to_sides, kind_index, medians
+from pflow.physics.geometry import LENGTH, distance_to_sides, kind_index, medians
 from pflow.physics.kinematics import GEV_PER_TESLA_MM, follow_to_calorimeter, tangent_basis, unit_vector
 
 MIN_MOMENTUM = 1.0  # GeV. Softer tracks curl, and scatter in the tracker
 NARROW, ALONE = 0.08, 0.16  # cones, rad: in the first are a hadron's hits, in the second enters no other track
 MIN_CONE = 2.0  # GeV, momentum from which energies around tracks are of use: of electrons (2) and hadrons (3)
 APART = 0.1  # rad. What enters farther than this from the entries of all tracks has no track
-N_LAYERS = 6  # layers of a calorimeter, from its face, in which a trail is looked for
+N_LAYERS = 6  # most layers of a calorimeter, from its face, in which a trail is looked for,
+TRAIL = {"ecal": 7.0, "hcal": 0.8}  # to a depth of radiation, in an HCAL interaction lengths: behind it hadrons shower
 WIDTH = {"ecal": 25.0, "hcal": 100.0}  # mm, half width of a trail by kind,
 CELLS = 3.0  # and in cells where these are larger
 IN_FRONT = 60.0  # mm along the line before the entry in which the hits of a trail lie,
@@ -312,6 +313,15 @@ def _front(detector: Detector, hits: FlatHits) -> list[tuple[FlatHits, Index]]:
     return [(hits.take(mine), layer[mine].astype(np.int64)) for mine in (rows[kind == ECAL], rows[kind == HCAL])]
 
 
+def _n_layers(detector: Detector, kind: str) -> int:
+    """Number of layers of a kind of calorimeter that a minimum ionising particle crosses; 1 of crystals."""
+    parts = [part for part in detector.calorimeters if part.kind == kind and part.layers]
+    lengths = [getattr(part.layers[0], f"{LENGTH[kind]}_lengths") or 0.0 for part in parts]
+    crossed = TRAIL[kind] / max(lengths, default=0.0) if any(lengths) else N_LAYERS
+    described = max((part.n_layers for part in parts), default=N_LAYERS)
+    return min(max(int(crossed), MIN_LAYERS), described, N_LAYERS)
+
+
 def _stubs(detector: Detector, front: tuple[FlatHits, Index], tracks: _Entries) -> dict[str, npt.NDArray[Any]]:
     """Columns of `TrackDeposits.stubs`: first hits of charged particles that enter the ECAL."""
     counts, (hits, layer) = np.diff(tracks.all_bounds), front
@@ -373,13 +383,12 @@ def _trail(
     track = rows[track]
     from_entry = hits.position[:, hit] - tracks.entry[track].T
     behind = np.einsum("pc,cp->p", tracks.direction[track], from_entry)
-    inside = np.flatnonzero((behind > -IN_FRONT) & (behind < BEHIND[KINDS[kind]]))
+    expected = _n_layers(detector, KINDS[kind])
+    inside = np.flatnonzero((behind > -IN_FRONT) & (behind < BEHIND[KINDS[kind]]) & (layer[hit] < expected))
     track, hit, from_entry = track[inside], hit[inside], from_entry[:, inside]
 
     by_layer = np.bincount(track * N_LAYERS + layer[hit], minlength=n * N_LAYERS).reshape(n, N_LAYERS)
     n_layers = np.count_nonzero(by_layer, axis=1)  # several hits in a layer count once
-    described = max((part.n_layers for part in detector.calorimeters if part.kind == KINDS[kind]), default=0)
-    expected = min(described or N_LAYERS, N_LAYERS)  # 1 of crystals
     endcap, direction = _in_endcap(detector, tracks.entry[:, 2]), tracks.direction
     to_normal = np.where(endcap, np.abs(direction[:, 2]), np.hypot(direction[:, 0], direction[:, 1]))  # cosine
     axes = np.stack(tangent_basis(direction)[::-1], axis=1)  # [track, 2, 3], azimuth, polar angle
