@@ -25,6 +25,7 @@ from pflow.physics.detector import HADRON_SCALES, Detector
 OUTLIERS = 0.005  # fraction of hits that may lie outside a calorimeter without visible layers
 UNLIKE = 50.0  # endcaps whose first hits differ by more than this in |z| begin at different |z|, mm
 STRAY = 0.05  # layers with fewer hits than this fraction of the median layer's are not real layers
+MIDDLE = 0.75  # part of a side, around its middle, whose hits show the layers
 MIN_SAME_CELLS = 10  # cells with a digitised and a simulated hit that a scale needs at least
 MIN_TRACKS = 3  # that an estimate of the field needs; the spread of fewer is unreliable
 MIN_SCALES = 20  # fewest tracks for a scale of hadrons or electrons
@@ -128,12 +129,16 @@ def measure_cells(samples: Sequence[HitSample], region: str) -> Cells | None:
             on_layers = geometry.fraction_on_layers(distance, layer) >= geometry.MIN_ON_LAYERS
         # By position alone, rows of towers that point to the origin look like layers.
         if on_layers and not (layer is None and _rows_of_towers(sample.position, distance, region)):
-            front, back = geometry.layer_range(distance, layer)
             layered = distance
+            if layer is None and shape is not None and shape.sides:
+                # The centre of a cell at the edge of a side may be in the next one's sector, where it is in no layer.
+                across = np.sqrt(np.maximum(x**2 + y**2 - distance**2, 0.0))
+                layered = distance[across < MIDDLE * distance * np.tan(np.pi / shape.sides)]
+            front, back = geometry.layer_range(layered, layer)
             if layer is None:  # without the hits on stray layers
-                by_position = geometry.layers_by_position(distance)
+                by_position = geometry.layers_by_position(layered)
                 counts = np.bincount(by_position)
-                layered = distance[counts[by_position] > STRAY * np.median(counts)]
+                layered = layered[counts[by_position] > STRAY * np.median(counts)]
             runs = geometry.layer_pitches(layered, layer)
             pitches = tuple(round(pitch, 2) for count, pitch in runs for _ in range(count) if round(pitch, 2) > 0)
             size = round(geometry.cell_pitch(sample.position, distance), 2)

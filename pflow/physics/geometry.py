@@ -31,6 +31,7 @@ TOLERANCE = 0.5  # largest distance of a cell centre from the position of its la
 MAX_SIDES = 64  # barrels with more sides are taken for cylinders: at 2 m they differ by 2 mm
 MIN_ON_LAYERS = 0.8  # smallest fraction of hits on layers for an accepted shape; some are off, where staves overlap
 AS_GOOD = 0.01  # largest difference of this fraction from the best shape's for an equally good shape
+MORE_LAYERS = 2.0  # times the layers of the shape with fewest from which on a shape is wrong; stray hits add some
 MIN_CELLS = 100  # fewest cells for an estimate of their size
 MAX_HITS = 5_000  # largest number of hits that are used, evenly spaced in the list
 NO_FACE = 1e9  # distance of a missing face of a calorimeter, mm: no hit is behind it
@@ -75,14 +76,18 @@ def barrel_shape(x: Floats, y: Floats, layer: Layers | None = None) -> BarrelSha
     x, y, layer = x[::step], y[::step], None if layer is None else layer[::step]
     # A side's normal or a corner is taken to be at azimuth 0: other phases are not tried.
     shapes = [(0, 0.0)] + [(sides, phase) for sides in range(3, MAX_SIDES + 1) for phase in (0.0, math.pi / sides)]
-    fractions = [fraction_on_layers(distance_to_sides(x, y, *shape), layer) for shape in shapes]
-    best = max(fractions)
-    if not best >= MIN_ON_LAYERS:
+    distances = [distance_to_sides(x, y, *shape) for shape in shapes]
+    fractions = [fraction_on_layers(distance, layer) for distance in distances]
+    if not max(fractions) >= MIN_ON_LAYERS:
         return None
+    good = [i for i, value in enumerate(fractions) if value >= max(fractions) - AS_GOOD]
+    # Rows of large tiles along a side are on layers of other shapes, too, on many: each row on another one.
+    n_layers = {i: len(_filled_layers(distances[i], layer)[0]) for i in good}
+    good = [i for i in good if n_layers[i] <= MORE_LAYERS * min(n_layers.values())]
     # The first of equally good shapes: the cylinder before polygons, few sides before many.
-    sides, phase = shapes[fractions.index(best)]
-    as_good = dict.fromkeys(shape[0] for shape, value in zip(shapes, fractions, strict=True) if value >= best - AS_GOOD)
-    return BarrelShape(sides=sides, phase=phase, on_layers=best, as_good=tuple(as_good))
+    best = max(good, key=fractions.__getitem__)
+    (sides, phase), as_good = shapes[best], dict.fromkeys(shapes[i][0] for i in good)
+    return BarrelShape(sides=sides, phase=phase, on_layers=fractions[best], as_good=tuple(as_good))
 
 
 def fraction_on_layers(distance: Floats, layer: Layers | None = None) -> float:

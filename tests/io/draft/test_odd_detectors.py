@@ -133,6 +133,32 @@ def test_endcaps_at_different_z_are_said_and_measured_at_the_nearer_one(made_up,
         assert (part.inner_z, [(layer.count, layer.pitch) for layer in part.layers]) == (front, [(count, pitch)])
 
 
+def tiles(name, front, pitch, count, cell):
+    """Hits [event, hit] in eight flat sides with large cells, whose centres at the edges lie beyond their side."""
+    rng = np.random.default_rng(4)
+    shape = N_EVENTS, 1500
+    layer, side = rng.integers(0, count, shape), rng.integers(0, 8, shape) * np.pi / 4
+    distance = front + (layer + 0.5) * pitch
+    half = distance * np.tan(np.pi / 8)
+    across, z = (np.round(rng.uniform(-length, length) / cell) * cell for length in (half, np.full(shape, 400.0)))
+    members = {"position.x": distance * np.cos(side) - across * np.sin(side)}
+    members |= {"position.y": distance * np.sin(side) + across * np.cos(side), "position.z": z}
+    members |= {"cellID": np.arange(layer.size).reshape(shape), "energy": rng.exponential(0.01, shape)}
+    members["time"] = np.full(shape, 0.5)
+    return {f"{name}.{member}": values for member, values in members.items()}
+
+
+@pytest.mark.parametrize(("pitch", "count", "cell"), [(13.0, 20, 40.0), (37.0, 30, 100.0)])
+def test_large_tiles_in_flat_sides_show_their_layers_without_numbers(made_up, write_made_up, pitch, count, cell):
+    content = without(made_up(), "ECALBarrel") | tiles("ECALBarrel", 1800.0, pitch, count, cell)
+    draft = draft_detector(write_made_up(content, encodings=None))
+    part = described(draft)["ecal_barrel"]
+    assert (part.sides, part.phase, part.cell_size) == (8, 0.0, cell)
+    assert draft.notes["calorimeters.ecal_barrel.sides"].how == "measured"
+    assert [(layers.count, layers.pitch) for layers in part.layers] == [(count, pitch)]
+    assert part.inner_radius == pytest.approx(1800.0, abs=0.1)
+
+
 def test_calorimeters_without_hits_are_left_out_and_stop_no_other(made_up, write_made_up):
     content = emptied(made_up() | barrel("MuonBarrel", 4000.0, 200.0, 5, 30.0), "HCALEndcap", "MuonBarrel")
     draft = draft_detector(write_made_up(content), ABSORBERS)
