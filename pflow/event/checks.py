@@ -664,7 +664,10 @@ def _energies(scales: Scales, part: Calorimeter, hits: Table) -> Iterator[Check]
     # has few values, of which a fifth of the hits may be one or the next.
     fine = 2 * len(np.unique(energy)) > len(energy)
     busy = (hits["busy"] > 0) & fine
-    groups = {"at +z": hits["z"] > 0, "in layers of even number": layer % 2 == 0}
+    groups = {"at +z": hits["z"] > 0}
+    # Of two crystals the first sees where all showers begin, the second most of them.
+    layered = part.n_layers == 0 or part.n_layers >= N_LAYERS
+    groups |= {"in layers of even number": layer % 2 == 0} if layered else {}
     sector = _sector(hits["x"], hits["y"])
     groups |= {_degrees(number): sector == number for number in range(SECTORS)}
     ratios = {where: _ratio(energy, inside, event, GROUP_SCALE, busy=busy) for where, inside in groups.items()}
@@ -678,7 +681,7 @@ def _energies(scales: Scales, part: Calorimeter, hits: Table) -> Iterator[Check]
     each, layer_of, event_of, busy_of = each[order], layer[order], event[order], busy[order] & by_length
     for ranges, most, least in (
         (RANGES, RANGE_SCALE, MIN_EVENTS_SCALED),
-        ({f"in layer {n:g}": (n, n + 1) for n in np.unique(layer)}, LAYER_SCALE, 1),
+        ({f"in layer {n:g}": (n, n + 1) for n in np.unique(layer) if layered}, LAYER_SCALE, 1),
     ):
         for where, (begin, end) in ranges.items():
             # The last layers of an HCAL are as those before.

@@ -33,7 +33,7 @@ TRAIL = {"ecal": 7.0, "hcal": 0.8}  # to a depth of radiation, in an HCAL intera
 WIDTH = {"ecal": 25.0, "hcal": 100.0}  # mm, half width of a trail by kind,
 CELLS = 3.0  # and in cells where these are larger
 IN_FRONT = 60.0  # mm along the line before the entry in which the hits of a trail lie,
-BEHIND = {"ecal": 150.0, "hcal": 1500.0}  # and behind it
+BEHIND = {"ecal": 150.0, "hcal": 1500.0}  # and behind it, or farther where layers are thick
 PITCH = {"ecal": 6.0, "hcal": 30.0}  # mm, of layers that the detector does not describe
 MIN_LAYERS = 2  # fewest layers with hits of a trail: fewer are a coincidence
 MOST_OF_MUON = 3.0  # GeV that a muon leaves in an HCAL
@@ -306,8 +306,7 @@ def _cones(detector: Detector, hits: FlatHits, tracks: _Entries, hadronic: float
 
 def _front(detector: Detector, hits: FlatHits) -> list[tuple[FlatHits, Index]]:
     """Hits with energy in the first `N_LAYERS` layers of the ECAL, and of the HCAL, and their layers."""
-    pitch = [part.layers[0].pitch if part.layers else PITCH.get(part.kind, 1.0) for part in detector.calorimeters]
-    layer = hits.depth * np.array([1 / of_part for of_part in pitch], np.float32).take(hits.part)
+    layer = hits.depth * np.array([1 / _pitch(part) for part in detector.calorimeters], np.float32).take(hits.part)
     rows = np.flatnonzero((layer >= 0) & (layer < N_LAYERS) & (hits.energy > 0))
     kind = hits.kind.take(rows)
     return [(hits.take(mine), layer[mine].astype(np.int64)) for mine in (rows[kind == ECAL], rows[kind == HCAL])]
@@ -383,8 +382,13 @@ def _trail(
     track = rows[track]
     from_entry = hits.position[:, hit] - tracks.entry[track].T
     behind = np.einsum("pc,cp->p", tracks.direction[track], from_entry)
+    of_kind = [part for part in detector.calorimeters if part.kind == KINDS[kind]]
     expected = _n_layers(detector, KINDS[kind])
-    inside = np.flatnonzero((behind > -IN_FRONT) & (behind < BEHIND[KINDS[kind]]) & (layer[hit] < expected))
+    # The second of two crystals lies as deep as some tens of layers of an absorber, and many times the first.
+    shortened = expected < max((part.n_layers for part in of_kind), default=0)
+    reach = max([2 * N_LAYERS * _pitch(part) for part in of_kind], default=0.0)
+    inside = (behind > -IN_FRONT) & (behind < max(reach, BEHIND[KINDS[kind]]))
+    inside = np.flatnonzero(inside & (layer[hit] < (expected if shortened else N_LAYERS)))
     track, hit, from_entry = track[inside], hit[inside], from_entry[:, inside]
 
     by_layer = np.bincount(track * N_LAYERS + layer[hit], minlength=n * N_LAYERS).reshape(n, N_LAYERS)
@@ -471,6 +475,11 @@ def _in_endcap(detector: Detector, z: npt.NDArray[Any]) -> Mask:
 def _cell_size(detector: Detector, kind: str) -> float:
     """The largest size of cells of the calorimeters of a kind, mm."""
     return max([part.cell_size or 5.0 for part in detector.calorimeters if part.kind == kind], default=5.0)
+
+
+def _pitch(part: Calorimeter) -> float:
+    """Of the first layer, mm, or a usual one."""
+    return part.layers[0].pitch if part.layers else PITCH.get(part.kind, 1.0)
 
 
 def _face(detector: Detector, part: Calorimeter) -> float:

@@ -12,7 +12,7 @@ from pflow.config import from_plain, to_plain
 from pflow.event import jagged
 from pflow.event.checks import check_training_range, compare
 from pflow.event.checks import problems as problems_of
-from pflow.event.closure import N_LAYERS, NARROW, TrackDeposits, _n_layers
+from pflow.event.closure import N_LAYERS, NARROW, TrackDeposits, _n_layers, depths
 from pflow.event.events import Events, ImplausibleWarning, concatenate
 from pflow.event.jagged import Links
 from pflow.event.move import Move
@@ -1112,6 +1112,26 @@ def test_tracks_are_followed_only_as_far_as_the_detector_is_described(cld_rec, k
     assert np.nanmean(trails["layers"]) == pytest.approx(1.0, abs=0.05)
     assert kind == "ecal" or np.isnan(trails["behind"]).all()
     assert not {"entries", "lost hits", "HCAL"} & {check.name for check in compare(scales) if not check.good}
+
+
+def two_crystals(events):
+    """The ECAL as crystals of 50 and 150 mm behind each other, with its hits in the middle of one of them."""
+    lengths = {"radiation_lengths": 5.5, "interaction_lengths": 0.25}, {"radiation_lengths": 16.5}
+    ranges = tuple(Layers(count=1, pitch=pitch, **of) for pitch, of in zip((50.0, 150.0), lengths, strict=True))
+    faces = np.array([part.inner_radius or part.inner_z or 0.0 for part in events.detector.calorimeters])
+    depth, face = depths(events), faces[columns_of(events, "hits")["subdetector"]]
+    first = depth < 50
+    factor = (face + np.where(first, 25.0, 125.0)) / (face + depth)  # along the ray from the IP
+    events = hits(lambda of: {"layer": ~first, **{axis: factor * of[axis] for axis in PLACE}}, "ecal")(events)
+    return dataclasses.replace(events, detector=with_parts(events.detector, "ecal", layers=ranges))
+
+
+def test_nothing_is_said_of_the_layers_of_two_crystals(cld_rec):
+    """The first sees less than the second of most showers, which tracks reach far from where they enter."""
+    events = two_crystals(cld_rec)
+    assert measure(events, targets={}).table("trails")["trail"].mean() > 0.9
+    assert not {"entries", "lost hits", "hard tracks"} & problems(events)
+    assert "times the energy of others in layer" not in said_of(events)
 
 
 @pytest.mark.slow
