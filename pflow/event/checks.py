@@ -63,7 +63,9 @@ RANGES["from layer 20 on"] = (20, 1000)
 CELLS = {"ecal": (11.0, 1.4), "hcal": (20.3, 1.48)}
 """Expected `LOWER` quantile of the hit energies, MeV per radiation length of a layer, and largest plausible ratio to
 it: minimum ionising particles set it, with or without showers. Measured: 9.5 to 12.8 in ECALs of silicon and tungsten
-and of scintillator and lead, 13 (photons) to 28 in HCALs of scintillator and steel, times `hadron_scale`."""
+and of scintillator and lead, 20.4 in one of steel, 13 (photons) to 28 in HCALs of scintillator and steel, times
+`hadron_scale`: the energy is that of the absorber, whatever the kind."""
+HEAVY = 15.0  # radiation lengths per interaction length of a layer: 9 to 11 in steel and copper, 22 to 31 in W and Pb
 LOWER = 0.2
 HIT_ENERGY = (2e-5, 1.0)  # GeV, plausible medians of hits where the layers are not described
 ON_LAYERS = 0.85  # smallest plausible fraction of hits on the layer of their depth, or the next one
@@ -637,7 +639,9 @@ def _energies(scales: Scales, part: Calorimeter, hits: Table) -> Iterator[Check]
         text = f"a typical hit of {part.name} has {typical:.3g} GeV: is its unit GeV?"
         yield Check("cells", HIT_ENERGY[0] < typical < HIT_ENERGY[1], text)
     elif length := part.layers[0].radiation_lengths:  # else it is not known
-        (of_length, factor), scale = CELLS[part.kind], part.electron_scale * (part.hadron_scale or 1.0)
+        scale, (of_length, factor) = part.electron_scale * (part.hadron_scale or 1.0), CELLS[part.kind]
+        if nuclear := part.layers[0].interaction_lengths:
+            of_length = CELLS["ecal" if length > HEAVY * nuclear else "hcal"][0]
         expected, n_events = 1e-3 * of_length * length / scale, event.max() + 1
         # A part of the events may be of another production.
         n_parts = min(N_BLOCKS, n_events // BLOCK["events"], len(energy) // MIN_HITS)

@@ -531,6 +531,22 @@ def test_energies_are_compared_with_the_scales_of_the_detector(many, kind, facto
     assert problems(events) & {"cells", "hadron scale", "photons", "response of hadrons"} == said
 
 
+@pytest.mark.parametrize(
+    ("kind", "radiation", "interaction", "factor"), [("ecal", 0.7, 0.073, 2.1), ("hcal", 4.0, 0.14, 1.9)]
+)
+def test_hits_of_an_ecal_of_steel_and_of_an_hcal_of_tungsten_have_other_energies(
+    many, kind, radiation, interaction, factor
+):
+    """Minimum ionising particles lose more in a radiation length of a light absorber."""
+    lengths = dataclasses.replace(many.detector.calorimeters[0].layers[0], count=48, radiation_lengths=radiation)
+    layers = (dataclasses.replace(lengths, interaction_lengths=interaction),)
+    of_kind = [part.name for part in many.detector.calorimeters if part.kind == kind]
+    for events, good in ((energy(factor, kind)(many[:40]), True), (many[:40], False)):
+        events = dataclasses.replace(events, detector=with_parts(events.detector, kind, layers=layers))
+        said = said_of(events.without_truth())
+        assert any(f"a fifth of the hits of {name}" in said for name in of_kind) != good
+
+
 def test_twice_the_energy_in_the_barrel_of_the_hcal_of_cld_is_said(data_dir):
     events = read_events(data_dir / "cld_g4" / "zqq_val.root", entry_stop=12)
     assert problems(energy(2.0, "hcal", "barrel")(events.without_truth())) == {"cells"}
