@@ -176,6 +176,7 @@ def calibrate(args: argparse.Namespace) -> int:
             f"{trial.number_right:.4f} of the events{kept}"
         )
     made = chosen.calibration.over(model.calibration)
+    few = f"fewer than {calibration.MIN_PHOTONS} matched photons in each range of energy"
     if response := chosen.calibration.photon_response:
         points = zip(response.log_energy, response.log_factor, strict=True)
         texts = [f"{math.exp(factor):.3f} at {math.exp(energy):.2g} GeV" for energy, factor in points]
@@ -183,9 +184,9 @@ def calibrate(args: argparse.Namespace) -> int:
             "as before" if model.calibration and model.calibration.photon_response else "times the nearest of these"
         )
         low, high = (math.exp(response.log_energy[end]) for end in (0, -1))
-        print(f"photon energies: times {', '.join(texts)}; below {low:.2g} and above {high:.2g} GeV {others}")
+        outside = f"below {low:.2g} and above {high:.2g} GeV {others}, {few} there"
+        print(f"photon energies: times {', '.join(texts)}; {outside} (more events reach farther)")
     else:
-        few = f"fewer than {calibration.MIN_PHOTONS} matched photons in each range of energy"
         state = "as before" if made.photon_response else "not calibrated"
         print(f"photon energies: {state}, {few}: give more events")
     if model.reconstructor.gives_uncertainties:

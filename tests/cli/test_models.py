@@ -27,13 +27,15 @@ def few(sample_dir, tmp_path_factory):
     return path
 
 
-def test_energies_and_covariances_change_and_directions_do_not(few, tmp_path, monkeypatch, call):
+def test_energies_and_covariances_change_and_directions_do_not(few, tmp_path, monkeypatch, capsys, call):
     monkeypatch.setattr("pflow.calibration.MIN_REPLACING", 15)  # photons enough to replace a curve
     monkeypatch.setattr("pflow.calibration.MIN_PHOTONS", 4)
     events, file = read_events(few), few
     calibrated, again = tmp_path / "calibrated", tmp_path / "again"
     for checkpoint, output in (("ild-g4-photon", calibrated), (calibrated, again)):
         assert call("calibrate", file, "--checkpoint", checkpoint, "-o", output) == 0
+    said = "as before, fewer than 4 matched photons in each range of energy there (more events reach farther)"
+    assert said in capsys.readouterr().out
     model = load_model(calibrated)
     assert set(model.calibration.energy) == {"photon"}
     before, after = (reconstruct(events, weights).particles for weights in ("ild-g4-photon", model))
