@@ -992,6 +992,9 @@ def test_a_detector_outside_of_the_training_is_said(cld_rec):
     helix, turned = np.array([[[10.0, 20.0, 30.0]], [[1.0, 2.0, 3.0]]]), np.array([1, -1, -1])
     track, back = (propagate(*(by * helix), [1.0], [[900.0]], b_field=b) for by, b in ((1, 2.0), (turned, -2.0)))
     np.testing.assert_allclose(np.stack(track) * turned, np.stack(back), rtol=1e-12)  # exactly
+    for size, percent in ((9.0, "some percent"), (11.0, "10% and more and photons be lost")):
+        coarse = with_parts(near, "ecal", cell_size=size)
+        assert f"energies may be off by {percent}, which" in check_training_range(coarse, sample).text
     for calibrated_for, good in (("mine", False), ("cld", False), ("cld ild_g4", True), ("cld ild_g4 mine", True)):
         after = dataclasses.replace(sample, calibrated_for=dict.fromkeys(calibrated_for.split()))
         check = check_training_range(dataclasses.replace(near, name="ild_g4"), after)
