@@ -766,7 +766,10 @@ def _places(scales: Scales, part: Calorimeter, hits: Table) -> Iterator[Check]:
     outside, face = ((depth < -PLACE) | (depth > edges[-1] + PLACE)).mean(), FACES[part.region]
     text = f"{outside:.0%} of the hits of {part.name} lie outside of it: {face} {getattr(part, face) or 0:g} mm"
     sides = f", {part.sides} sides" if part.sides and part.region == "barrel" else ""
-    yield Check("faces", outside <= OUTSIDE, f"{text}{sides}, layers of {edges[-1]:.4g} mm")
+    # A flat file of another detector with branches of a built-in layout is read as that layout's.
+    name = scales.detectors[0].name
+    another = "" if outside <= OUTSIDE else f": is the file of another detector than {name} (--detector)?"
+    yield Check("faces", outside <= OUTSIDE, f"{text}{sides}, layers of {edges[-1]:.4g} mm{another}")
     front = energy[depth < -PLACE].sum() / energy.sum()
     text = f"{front:.0%} of the energy of {part.name} lies more than {PLACE:g} mm in front of it"
     yield Check("faces", front <= FRONT, text if front <= FRONT else f"{text}: is it another detector's?")
