@@ -44,7 +44,7 @@ from pflow.physics.detector import (
     matter_of_layers,
 )
 
-KIND_NAMES = (("lumi", r"lumi|beamcal"), ("muon", r"muon|yoke"), ("hcal", r"hcal"), ("ecal", r"ecal|emcal"))
+KIND_NAMES = (("lumi", r"lumi|beamcal"), ("muon", r"muon|yoke"), ("hcal", r"hcal"), ("ecal", r"ecal|emc|crystal"))
 REGION_NAMES = (("other", r"ring|plug|other"), ("barrel", r"barrel"), ("endcap", r"endcap"))
 """Patterns of collection names, in lower case, by kind and region of calorimeter; the first match counts."""
 
@@ -295,7 +295,9 @@ def _groups(samples: Sequence[HitSample], given: Mapping[str, str], left_out: di
     for sample in samples:
         found = place_of(sample, given)
         if found is None:
-            where = f"in which part of the detector is not known; --place {sample.name}=ecal_barrel or another says it"
+            kind, region = _named(sample.name)
+            example = f"{sample.name}={kind or 'ecal'}_{region or 'barrel'}"
+            where = f"in which part of the detector is not known; --place {example} or another says it"
             left_out[sample.name] = f"{counted(len(sample), 'hit')}, {where}"
         elif len(sample) and not sample.position.any():  # k4RecCalorimeter: cells, which another collection places
             left_out[sample.name] = f"{counted(len(sample), 'hit')} without positions"
@@ -351,12 +353,18 @@ def place_of(sample: HitSample, given: Mapping[str, str]) -> tuple[str, str] | N
         return kind, region or "other"
     if len(sample) and np.all(sample.radius < FORWARD * np.abs(sample.position[:, 2])):
         return "lumi", "endcap"
-    kind, region = (
-        next((value for value, pattern in patterns if re.search(pattern, name.lower())), "")
-        for patterns in (KIND_NAMES, REGION_NAMES)
-    )
+    kind, region = _named(name)
     region = "other" if kind in ("muon", "lumi") else region  # these are described as one
     return (kind, region) if kind and region else None
+
+
+def _named(collection: str) -> tuple[str, str]:
+    """Kind and region by the name of a collection; "" for what it does not tell."""
+    kind, region = (
+        next((value for value, pattern in patterns if re.search(pattern, collection.lower())), "")
+        for patterns in (KIND_NAMES, REGION_NAMES)
+    )
+    return kind, region
 
 
 def _technologies(
@@ -518,6 +526,9 @@ def _calorimeter(group: Group, file: PodioFile, answers: Answers, slope: float) 
     elif cells.pitches:
         first = f"the first of {counted(len(cells.pitches), 'layer')}, most of {np.median(cells.pitches):.2f} mm"
         how, text = "measured", f"half a layer before {first}; {seen}"
+        if len(cells.pitches) == 2 and not absorber:  # the distance of their centres is the mean of both
+            alike = f"as if both layers were {cells.pitches[0]:g} mm thick, which --absorber corrects"
+            how, text = "guessed", f"{alike}; {seen}"
     if other := measure.other_end(sample.position[:, 2]) if group.region == "endcap" else "":
         how, text = "guessed", f"{other}; the layers are its, too"
     for field, face in faces.items():
@@ -570,7 +581,8 @@ def _layers(cells: Cells, absorber: str | None) -> tuple[tuple[Layers, ...], str
         for i, (thickness, *_) in enumerate(matter):
             if cells.pitches and thickness > pitches[i] + 0.05:
                 message = f"absorber '{absorber}': {thickness:g} mm in a layer of {pitches[i]:g} mm"
-                raise ConfigError(f"{message} ({counted(len(cells.pitches), 'layer')} measured, if hits are in mm)")
+                seen = f"{counted(len(cells.pitches), 'layer')} measured, if hits are in mm"
+                raise ConfigError(f"{message} ({seen}); give that of one layer, or of each as in PbWO4:1x50+1x150")
             # A measured pitch may be up to 0.05 mm thinner than the absorber, but no layer is.
             pitches[i] = round(max(pitches[i], thickness), 2)
     rows = [(pitch, *lengths) for pitch, (_, *lengths) in zip(pitches, matter, strict=True)]

@@ -94,8 +94,25 @@ def test_crystals_of_two_lengths_meet_between_their_centres(made_up, write_made_
     crystals = described(draft_detector(path, Answers(absorber={"ecal_barrel": "PbWO4:1x50+1x150"})))["ecal_barrel"]
     assert [part.pitch for part in crystals.layers] == pytest.approx([50.0, 150.0], abs=0.1)
     assert crystals.inner_radius == pytest.approx(1600.0, abs=0.2)
-    with pytest.raises(ConfigError, match=r"50 mm in a layer of 40 mm"):
+    with pytest.raises(ConfigError, match=r"50 mm in a layer of 40 mm .* of one layer, or of each as in PbWO4:1x50"):
         draft_detector(path, Answers(absorber={"ecal_barrel": "PbWO4:1x50+1x170"}))
+    without_lengths = draft_detector(path)
+    assert described(without_lengths)["ecal_barrel"].inner_radius == pytest.approx(1575.0, abs=0.2)
+    note = without_lengths.notes["calorimeters.ecal_barrel.inner_radius"]
+    assert (note.how, note.text[:51]) == ("guessed", "as if both layers were 100 mm thick, which --absorb")
+
+
+def test_a_name_tells_the_place_or_a_part_of_it(made_up, write_made_up):
+    content = {key.replace("ECALBarrel", "EMCBarrel"): values for key, values in made_up().items()}
+    content = {key.replace("HCALEndcap", "LidEndcap"): values for key, values in content.items()}
+    content = {key.replace("HCALBarrel", "Hcal"): values for key, values in content.items()}
+    draft = draft_detector(write_made_up(content), Answers(absorber={"ecal": "tungsten:2.1"}))
+    assert {name: part.collections for name, part in described(draft).items()} == {
+        "ecal_barrel": ("EMCBarrel",),
+        "ecal_endcap": ("ECALEndcap",),
+    }
+    assert "--place LidEndcap=ecal_endcap or another says it" in draft.left_out["LidEndcap"]
+    assert "--place Hcal=hcal_barrel or another says it" in draft.left_out["Hcal"]
 
 
 def test_crystals_without_layers_lie_in_the_depth_that_is_given(made_up, write_made_up):
