@@ -642,6 +642,13 @@ def test_what_shows_in_many_events_is_said(many, n, change, said):
     assert re.search(said, text := said_of(change(many[:n]))), text
 
 
+def test_a_rare_shower_of_a_photon_makes_it_no_hadron(data_dir):
+    """Of 1,500 events of photons in CLD one has 100 hits in the HCAL's barrel."""
+    with open_events(data_dir / "cld_g4" / "gammasep_train.root") as file:
+        scales = sum((measure(file.read(i, i + 250, truth=False)) for i in range(0, 1500, 250)), Scales())
+    assert not problems_of(compare(scales))
+
+
 @pytest.mark.parametrize("hole", [900.0, 9000.0])
 def test_a_wide_hole_of_the_endcaps_or_no_ecal_makes_no_track_wrong(many, hole):
     events = without_part("ecal", lambda of: np.hypot(of[PLACE[0]], of[PLACE[1]]) < hole)(many)
