@@ -34,7 +34,16 @@ from pflow.event.schema import (
     quantities_of,
 )
 from pflow.io.atomic import replacing
-from pflow.io.root import EventWeights, check_counts, make_ttree, open_tree, read_branch, read_note, write_note
+from pflow.io.root import (
+    EventWeights,
+    check_counts,
+    earlier_trees,
+    make_ttree,
+    open_tree,
+    read_branch,
+    read_note,
+    write_note,
+)
 from pflow.physics import pdg
 from pflow.physics.detector import Detector, load_detector
 from pflow.physics.kinematics import at_calorimeter, follow_to_calorimeter
@@ -189,7 +198,8 @@ class FlatReader:
         self._parts = {part: self.layout.available(part, keys, file=self.path) for part in self.layout.parts}
         self._event = self.layout.event if self.layout.event in keys else None
         used = {branch.branch for fields in self._parts.values() for branch in fields.values()}
-        self._weights, self.notes = EventWeights(self.tree, self.path, used=used), dict[str, str]()
+        self._weights = EventWeights(self.tree, self.path, used=used)
+        self.notes = earlier_trees(directory, layout.tree, self.tree)
         self._calorimeter_of_code = self._codes(note)
         absent = []  # parts and branches of the layout that the file does not hold
         for part, fields in self.layout.parts.items():

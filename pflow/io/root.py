@@ -146,6 +146,29 @@ def open_tree(directory: Any, name: str, path: str) -> Any:
     return tree
 
 
+def earlier_trees(directory: Any, name: str, tree: Any) -> dict[str, str]:
+    """The note, ``cycles``, of earlier trees of the same name, which are not read; {} without them.
+
+    A backup that ROOT keeps of a tree while it writes it (AutoSave) has the tree's baskets.
+    """
+    texts = []
+    for key in (key for key in directory.keys(recursive=True) if key.rpartition(";")[0] == name):
+        with suppress(Exception):  # an earlier tree that cannot be read is of no use to anybody
+            other = directory[key]
+            if _first_basket(other) not in (0, _first_basket(tree)):
+                texts.append(f"{key} with {other.num_entries} entries")
+    text = f"{', '.join(texts)} is in the file, too, and only the last tree is read, with {tree.num_entries} entries"
+    return {"cycles": f"{text}: a job wrote into an existing file; join files by ROOT's hadd"} if texts else {}
+
+
+def _first_basket(tree: Any) -> int:
+    """Where the first basket of a TTree's first branch that has one, or the header of an RNTuple, is in its file."""
+    if hasattr(tree, "all_fields"):
+        return int(tree.member("fSeekHeader"))
+    seeks = (branch.member("fBasketSeek") for branch in tree.itervalues(recursive=True))
+    return next((int(seek[0]) for seek in seeks if len(seek) and seek[0]), 0)
+
+
 def check_range(start: Any, stop: Any) -> None:
     """A ConfigError unless a range of entries has whole numbers from 0, or no `stop`."""
     for entry in (start, 0 if stop is None else stop):

@@ -56,6 +56,13 @@ def opened(tmp_path: Path) -> Callable[..., FlatReader]:
     return open_ntuple
 
 
+def test_events_of_an_earlier_tree_are_missed(opened, tmp_path):
+    assert not opened(hits()).notes
+    with uproot.update(tmp_path / "in.root") as file:
+        file.mktree("events", hits())
+    assert "events;1 with" in flat(tmp_path / "in.root", layout=tmp_path / "mine.yaml").notes["cycles"]
+
+
 class TestTheSmallSamples:
     @pytest.mark.parametrize("sample", ["zqq_test", "cld_multi_test"])
     def test_events_hold_the_values_of_the_branches(self, sample_dir, sample):

@@ -1,3 +1,5 @@
+from unittest.mock import MagicMock
+
 import numpy as np
 import pytest
 import uproot
@@ -5,7 +7,7 @@ import uproot
 from pflow.errors import InputError
 from pflow.io import root
 from pflow.io.open import read_events
-from pflow.io.root import open_root, open_tree, read_branch, read_note, read_ranges, write_note
+from pflow.io.root import earlier_trees, open_root, open_tree, read_branch, read_note, read_ranges, write_note
 
 
 @pytest.mark.parametrize(
@@ -50,6 +52,22 @@ def test_a_missing_tree_names_the_existing_ones(tmp_path, trees, holds):
             file.mktree(name, {"x": "int32"})
     with open_root(path) as directory, pytest.raises(InputError, match=f"no tree 'events'; {holds}"):
         open_tree(directory, "events", str(path))
+
+
+@pytest.mark.parametrize("kind", ["mktree", "mkrntuple"])
+def test_an_earlier_tree_of_the_same_name_is_said_unless_it_is_a_backup(tmp_path, kind):
+    path = tmp_path / "a.root"
+    for mode, n in ((uproot.recreate, 3), (uproot.update, 2)):
+        with mode(path) as file:
+            getattr(file, kind)("events", {"x": np.arange(n)})
+    with open_root(path) as directory:
+        tree = open_tree(directory, "events", str(path))
+        assert (
+            "events;1 with 3 entries is in the file, too, and only"
+            in earlier_trees(directory, "events", tree)["cycles"]
+        )
+        backup = MagicMock(**{"keys.return_value": ["events;2", "events;1"], "__getitem__": lambda *_: tree})
+        assert not earlier_trees(backup, "events", tree)
 
 
 def test_a_note_comes_back(tmp_path):

@@ -38,7 +38,7 @@ import numpy.typing as npt
 from pflow.config import load_yaml
 from pflow.errors import InputError, nearest, reading
 from pflow.event import jagged
-from pflow.io.root import Columns, EventWeights, check_counts, open_root, open_tree, tree_names
+from pflow.io.root import Columns, EventWeights, check_counts, earlier_trees, open_root, open_tree, tree_names
 from pflow.physics.arrays import Index
 
 SCHEMA_VERSION = 6  # of EDM4hep 1.0, whose `edm4hep_types` are
@@ -252,8 +252,8 @@ class PodioFile:
         self.path = str(path)
         self.uuid = str(directory.file.uuid)
         self._trees: dict[str, Columns] = {}
-        self.notes: dict[str, str] = {}
         self.columns = self._columns("events")
+        self.notes = earlier_trees(directory, "events", self.columns.tree)
         self.num_entries = self.columns.num_entries
         self._weights = EventWeights(self.columns.tree, self.path)
         self.schema = "edm4hep-rntuple" if "RNTuple" in directory.classname_of("events") else "edm4hep"

@@ -194,3 +194,14 @@ def test_our_types_equal_edm4heps(definition):
 def test_ids_are_hashes_of_names_as_podio_makes_them(cld_podio):
     assert cld_podio.ids_stored
     assert all(collection_id(name) == number for number, name in cld_podio.ids.items())
+
+
+def test_an_earlier_tree_of_events_is_said(write, content):
+    path = write(content)
+    with uproot.open(path) as file:
+        arrays = file["events"].arrays()
+    with uproot.update(path) as file:
+        file.mktree("events", {name: arrays[name].type.content for name in arrays.fields})
+        file["events"].extend({name: arrays[name] for name in arrays.fields})
+    with closing(open_podio(path)) as podio:
+        assert "events;1 with" in podio.notes["cycles"]
