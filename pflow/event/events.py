@@ -261,6 +261,8 @@ def event_rows(which: int | slice | npt.NDArray[Any] | Sequence[int], n_events: 
     expected = "events are chosen by a number, a slice, or a mask or list of numbers [event]"
     if isinstance(which, str | tuple):
         raise TypeError(f"{expected}, and parts by attributes such as .hits; found {which!r}")
+    if np.ma.is_masked(which):  # as Awkward gives them; np.asarray would take what is behind the mask
+        raise IndexError(f"{expected}; found masked elements: give them a value, as ak.fill_none does")
     try:
         chosen = np.asarray(which)
         # NumPy makes an empty list an array of floats, which cannot be an index.

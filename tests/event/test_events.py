@@ -130,6 +130,7 @@ def test_events_in_a_list_cannot_become_an_array():
             "events are chosen by a number, a slice, or a mask or list of numbers",
         ),
         (lambda: made()[[[0, 1]]], "of 3 events; found 2 dimensions"),
+        (lambda: made()[ak.to_numpy(ak.max(ONE, axis=1) > 2)], "found masked elements: give them a value"),
         (lambda: concatenate([]), "no events to concatenate"),
         (lambda: concatenate([made(), made(detector=load_detector("cld"))]), "different detectors"),
         (lambda: made(tracks=made().tracks[:2]), "tracks has 2 events, hits have 3"),
