@@ -149,7 +149,11 @@ def load_layout(name: str | Path | Layout) -> Layout:
             name: from_plain(Branch, {"branch": value} if isinstance(value, str) else value, f"{where}.{name}")
             for name, value in fields.items()
         }
+        first: dict[str, str] = {}  # quantity by branch
         for name, branch in parts[part].items():
+            if (other := first.setdefault(branch.branch, name)) != name:
+                text = f"{other} and {name} are both {branch.branch}: leave out what your file does not have"
+                raise ConfigError(f"{where}: {text}")
             if branch.names is not None and name != "subdetector":
                 raise ConfigError(f"{where}.{name}: 'names' belongs to hits.subdetector only")
     if "hits" not in parts:

@@ -243,6 +243,7 @@ def test_an_unknown_layout_and_half_a_part_name_the_nearest():
         ({"hits": {"energy": "e", "x": "x"}}, "hits: needs at least energy, x, y, z; found energy, x"),
         ({"tracks": {"px": "a"}}, "tracks: needs at least px, py, pz, charge, or omega, phi, tan_lambda"),
         ({"tree": 3}, "'tree' must be text, found 3"),
+        ({"hits": {"energy": "e", "x": "x", "y": "x", "z": "z"}}, "hits: x and y are both x: leave out what"),
         ({"hits": HITS | {"time": {"scale": 3}}}, r"hits\.time: field 'branch' is missing"),
         ({"hits": HITS | {"time": {"branch": "t", "scale": "3"}}}, r"hits\.time: 'scale' must be a number, found '3'"),
         ({"hits": HITS | {"time": {"branch": "t", "unit": "ns"}}}, r"hits\.time: unknown field 'unit'"),
