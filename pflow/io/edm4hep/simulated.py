@@ -231,7 +231,12 @@ def count_layers(file: PodioFile, collections: Iterable[str], particles: Joined,
 
 
 def track_notes(file: PodioFile, particles: ak.Array, n_layers: Index, settings: TruthTracking) -> dict[str, str]:
-    """A note on stable charged particles that cross the tracker and get no track, as where tracker hits are missing."""
+    """Notes on resolutions a (+) b / p whose terms seem exchanged, and on stable charged particles that cross the
+    tracker and get no track, as where tracker hits are missing."""
+    terms = {name: getattr(settings, name) for name in ("inverse_pt", "angle", "impact")}
+    named = ", ".join(f"{name} {[*of]}" for name, of in terms.items() if of and of[0] > of[1] > 0)
+    text = f"the constant term of truth_tracks ({named}) is larger than that of multiple scattering, the second"
+    notes = {"resolutions": f"{text}: are they exchanged?"} if named else {}
     columns = jagged.columns(particles)
     pt = np.hypot(columns["px"], columns["py"])
     radius = np.hypot(columns["vertex.x"], columns["vertex.y"])
@@ -239,11 +244,11 @@ def track_notes(file: PodioFile, particles: ak.Array, n_layers: Index, settings:
     crossing = charged & (pt > CROSSING_PT) & (np.abs(columns["pz"]) < CROSSING_TAN_LAMBDA * pt)
     n_tracks, n = int((n_layers[crossing] >= settings.min_layers).sum()), int(crossing.sum())
     if n < MIN_CROSSING or n_tracks >= MIN_WITH_TRACK * n:
-        return {}
+        return notes
     absent = [name for name in settings.sim_tracker_hits if not file.columns.has(name)]
     gone = f" ({', '.join(absent)}: not in the file)" if absent else ""
     layers = f"have hits in {settings.min_layers} layers and so a track{gone}"
-    return {"truth tracks": f"only {n_tracks} of {n} charged particles that cross the tracker {layers}"}
+    return notes | {"truth tracks": f"only {n_tracks} of {n} charged particles that cross the tracker {layers}"}
 
 
 def make_truth_tracks(

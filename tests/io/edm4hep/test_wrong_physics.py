@@ -112,6 +112,15 @@ def test_particles_without_tracks_because_tracker_hits_are_missing(sim_path):
     assert "charged particles that cross the tracker have hits in 4 layers and so a track (VertexBarrel" in without
 
 
+def test_exchanged_terms_of_a_resolution_are_said(sim_path):
+    cld = load_detector("cld")
+    exchanged = dataclasses.replace(cld.truth_tracks, angle=cld.truth_tracks.angle[::-1])
+    detector = dataclasses.replace(cld, truth_tracks=exchanged)
+    without, _ = said(sim_path, truths=[False], detector=detector, truth_tracks=True)
+    assert "constant term of truth_tracks (angle [0.0014, 3e-05]) is larger than that of multiple scattering" in without
+    assert "truth_tracks" not in said(sim_path, truths=[False], truth_tracks=True)[0]
+
+
 @pytest.mark.parametrize(
     ("change", "text", "with_truth_too"),
     [
