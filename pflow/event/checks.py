@@ -361,7 +361,7 @@ QUANTITIES["stubs"] = (
     Quantity("lost tracks", "lost", LOST, high=0.3, wrong=NO_TRACK, halves=0.2, changes=0.3, least=5),
 )
 
-SHARE = f"tracks of {{n}} events with {BUSY} or more have {{:.2f}} of the energy of their hits"
+SHARE = f"tracks of {{n}} events with {BUSY} or more in jets have {{:.2f}} of the energy of their hits"
 PLAUSIBLE = " (0.45 to 1.05 are plausible: look at the field, {b_field:g} T, units and scales)"
 # Found: 0.6 in CLD's jets, 0.7 in the ILD's, 0.9 in taus; it goes with the field.
 QUANTITIES["busy"] = (

@@ -285,15 +285,20 @@ class _Entries:
         )
 
 
+def nearest_angle(towards: Floats, bounds: Index) -> Floats:
+    """Angle of each unit vector [N, 3] to the nearest other one of its event, rad [N]; pi without one."""
+    angle = np.zeros(len(towards))
+    for (mine,) in jagged.slices(bounds):
+        cosine = towards[mine] @ towards[mine].T
+        np.fill_diagonal(cosine, -1.0)  # none is its own neighbour
+        angle[mine] = np.arccos(np.clip(cosine.max(axis=1, initial=-1.0), -1.0, 1.0))
+    return angle
+
+
 def _cones(detector: Detector, hits: FlatHits, tracks: _Entries, hadronic: float) -> tuple[Floats, Floats, Floats]:
     """`narrow`, `around` and `separation` of `TrackDeposits`; `hadronic`: mean scale of the HCALs, which may differ."""
     n, towards = len(tracks.index), tracks.towards[tracks.index]
-    separation = np.full(n, np.inf)
-    for (mine,) in jagged.slices(tracks.bounds):
-        between = towards[mine] @ towards[mine].T
-        # An entry is no neighbour of its own; -1 is the cosine of pi, the angle of tracks without one.
-        np.fill_diagonal(between, -1.0)
-        separation[mine] = np.arccos(np.clip(between.max(axis=1, initial=-1.0), -1.0, 1.0))
+    separation = nearest_angle(towards, tracks.bounds)
     alone = np.flatnonzero((separation > ALONE) & (tracks.p > MIN_CONE))
     row, hit, cosine = hits.around(towards[alone], np.searchsorted(alone, tracks.bounds), ALONE)
     parts = detector.calorimeters

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pflow.event import jagged
-from pflow.event.closure import MIN_MOMENTUM, N_LAYERS, WIDTH, FlatHits, TrackDeposits
+from pflow.event.closure import ALONE, MIN_MOMENTUM, N_LAYERS, WIDTH, FlatHits, TrackDeposits, nearest_angle
 from pflow.event.events import Events
 from pflow.event.jagged import Links, assigned_particle
 from pflow.event.schema import PXYZ
@@ -183,6 +183,7 @@ def measure(events: Events, particles: ak.Array | None = None, *, targets: Mappi
         busy = _busy(events)
         columns = ("event", "momentum", "energy", "all most", "without hits", "n without hits")
         measured["busy"] = {name: measured["events"][name][busy] for name in columns}
+        measured["busy"]["momentum"] = np.where(_in_jets(events)[busy], measured["busy"]["momentum"], np.nan)
     tables = {}
     for name, table in measured.items():
         event = table.pop("event")
@@ -202,6 +203,16 @@ def _busy(events: Events) -> Mask:
     """Whether each event has many tracks (`BUSY`)."""
     n_tracks = np.zeros(len(events)) if events.tracks is None else jagged.count(events.tracks)
     return n_tracks >= BUSY
+
+
+def _in_jets(events: Events) -> Mask:
+    """Whether half of the momentum of each event's tracks is of some with another one within `ALONE` at the IP.
+
+    Jets have a typical share of charged particles; of single ones it is any, and each is compared with what it leaves.
+    """
+    momentum, bounds = jagged.vectors(events.tracks, field="momentum"), jagged.offsets(jagged.count(events.tracks))
+    size, beside = np.linalg.norm(momentum, axis=1), nearest_angle(unit_vector(momentum), bounds) < ALONE
+    return np.asarray(2 * jagged.total(size * beside, bounds) > jagged.total(size, bounds))
 
 
 def _by_part(

@@ -207,7 +207,7 @@ CASES = {
     "z + 10 mm": (moved(lambda x, y, z: (x, y, z + 10)), r"hits of the ECAL lie -\d\.\d cells beside"),
     "momenta x 1.1": (tracks(1.1, "momentum"), r"momenta of \d+ tracks differ by \+1?\d\.\d% from"),
     "omega x 1.05": (omega(1.05), r"momenta of \d+ tracks differ by -4.\d% from"),
-    "omega in 1/cm": (omega(10.0), r"tracks of \d events with 12 or more have 0\.0\d of the energy of their hits"),
+    "omega in 1/cm": (omega(10.0), r"tracks of \d events with 12 or more in jets have 0\.0\d of the energy"),
     "tracks twice": (lambda of: joined(of, "tracks", of.tracks), r"100% of \d+ tracks enter .* where another one does"),
 }
 
@@ -894,6 +894,19 @@ def test_two_photons_of_one_energy_and_angle_are_no_pion(events):
     two = {name: np.resize(value, 2 * len(many)).astype(float) for name, value in columns.items()}
     photons = jagged.records({"pdg": np.full(2 * len(many), 22)} | two, np.full(len(many), 2))
     assert "photon energies" not in {check.name for check in compare(measure(many.without_truth(), photons))}
+
+
+def test_a_share_of_the_energy_is_expected_of_tracks_in_jets_alone(jets):
+    """Of a dozen muons, spread over all directions, it is five times the energy of their hits."""
+    said = [check.name for check in checks(jets.without_truth())]
+    assert "share of tracks" in said
+    momentum = jagged.vectors(jets.tracks, field="momentum")
+    size, n = np.linalg.norm(momentum, axis=1, keepdims=True), len(momentum)
+    z, phi = np.linspace(-0.9, 0.9, n), np.arange(n) * np.pi * (3 - np.sqrt(5))  # spread over all directions
+    spread = size * np.stack([np.sqrt(1 - z**2) * np.cos(phi), np.sqrt(1 - z**2) * np.sin(phi), z], axis=1)
+    columns = {f"momentum.{axis}": spread[:, i].astype(np.float32) for i, axis in enumerate(("px", "py", "pz"))}
+    alone = dataclasses.replace(jets, tracks=jagged.replaced(jets.tracks, columns)).without_truth()
+    assert "share of tracks" not in [check.name for check in checks(alone)]
 
 
 @pytest.mark.parametrize(("n", "share", "said"), [(2, 0.3, False), (3, 0.004, False), (3, 0.1, True), (1, 0.5, True)])
