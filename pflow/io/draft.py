@@ -510,7 +510,15 @@ def _calorimeter(group: Group, file: PodioFile, answers: Answers, slope: float) 
         in_barrel = sample.radius > slope * np.abs(sample.position[:, 2])
         region, most = ("barrel", in_barrel) if 2 * in_barrel.sum() > len(sample) else ("endcap", ~in_barrel)
         cells = measure_cells([sample[most]], region) or cells
-    layers, text = _layers(cells, absorber)
+    crossed = (
+        "the cells are bars, which cross from layer to layer" if measure.crossed_bars(sample, group.region) else ""
+    )
+    try:
+        layers, text = _layers(cells, absorber)
+    except ConfigError as error:
+        if not crossed:
+            raise
+        raise ConfigError(f"{error}: {crossed}: give the thickness of one (PbWO4:10), or write the layers") from error
     note("layers", "given" if absorber else "fill in", text, layers)
     # Without layers, hits are at cell centres: the first is as far behind the face as the last before the end.
     depth = sum(part.count * part.pitch for part in layers)
@@ -538,8 +546,13 @@ def _calorimeter(group: Group, file: PodioFile, answers: Answers, slope: float) 
         text = "by the layers" if len(as_good) == 1 else f"{' or '.join(map(str, as_good))} fit the layers equally well"
         note("sides", "measured" if len(as_good) == 1 else "guessed", f"{text}; 0: a cylinder", cells.shape.sides)
         note("phase", "measured", "rad, azimuth of the normal of a side", round(cells.shape.phase, 4))
-    neighbour = "mm to the nearest neighbour; of oblong or unequal cells write the root of their mean area"
-    size = ("measured", neighbour) if cells.size else ("fill in", "mm; too few cells are hit (--entries)")
+    unequal = f"{crossed}:" if crossed else "of oblong or unequal cells"
+    neighbour = f"mm to the nearest neighbour; {unequal} write the root of their mean area"
+    size = (
+        ("guessed" if crossed else "measured", neighbour)
+        if cells.size
+        else ("fill in", "mm; too few cells are hit (--entries)")
+    )
     note("cell_size", *size, cells.size or None)
     required = group.kind != "muon" and group.region != "other"
     place: Any = {"name": group.name, "kind": group.kind, "region": group.region}

@@ -160,6 +160,17 @@ def other_end(z: Floats) -> str:
     )
 
 
+def crossed_bars(sample: HitSample, region: str) -> bool:
+    """Whether cells are long along one axis in some layers, and along the other one in others."""
+    if sample.layer is None:
+        return False
+    x, y, z = np.round(sample.position.T)
+    axes = (z, np.round(np.arctan2(y, x), 3)) if region == "barrel" else (x, y)
+    layers = [sample.layer == number for number in np.unique(sample.layer)]
+    n_first, n_second = (np.array([len(np.unique(axis[mine])) for mine in layers]) for axis in axes)
+    return bool(min((n_first > 2 * n_second).mean(), (n_second > 2 * n_first).mean()) > 0.25)
+
+
 def _rows_of_towers(position: Floats, distance: Floats, region: str) -> bool:
     """Whether each row of cells has a different distance, as for towers that point to the origin, unlike layers."""
     x, y, z = np.abs(position.T)

@@ -115,6 +115,28 @@ def test_a_name_tells_the_place_or_a_part_of_it(made_up, write_made_up):
     assert "--place Hcal=hcal_barrel or another says it" in draft.left_out["Hcal"]
 
 
+def test_crystal_bars_that_cross_from_layer_to_layer_are_said(made_up, write_made_up):
+    content, rng = barrel("EcalBarrelCrystals", 1600.0, 10.0, 20, 10.0), np.random.default_rng(1)
+    layer = content["EcalBarrelCrystals.cellID"] >> 5
+    along_z, side = layer % 2 == 1, rng.integers(0, 8, layer.shape) * np.pi / 4
+    across = np.where(along_z, np.round(rng.uniform(-250, 250, layer.shape) / 10) * 10, 0.0)
+    x, y, z = (f"EcalBarrelCrystals.position.{axis}" for axis in "xyz")
+    distance = 1600.0 + 10.0 * (layer + 0.5)
+    content[x] = distance * np.cos(side) - across * np.sin(side)
+    content[y] = distance * np.sin(side) + across * np.cos(side)
+    content[z] = np.where(along_z, np.round(content[z] / 200) * 200, content[z])
+    path = write_made_up(without(made_up(), "ECALBarrel") | content)
+    note = draft_detector(path, Answers(absorber={"ecal_barrel": "PbWO4:10"})).notes[
+        "calorimeters.ecal_barrel.cell_size"
+    ]
+    assert note.text.endswith("the cells are bars, which cross from layer to layer: write the root of their mean area")
+    said = (
+        r"200 mm in a layer of 10 mm .*: the cells are bars, which cross from layer to layer: give the thickness of one"
+    )
+    with pytest.raises(ConfigError, match=said):
+        draft_detector(path, Answers(absorber={"ecal_barrel": "PbWO4:200"}))
+
+
 def test_crystals_without_layers_lie_in_the_depth_that_is_given(made_up, write_made_up):
     """Cells along phi and z, whose centres are at other radii along z."""
     content = barrel("EcalBarrelCrystals", 1690.0, 20.0, 1, 10.0)
