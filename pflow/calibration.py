@@ -41,6 +41,7 @@ MIN_PULLS, MIN_REPLACING = 40, 300  # fewest pulls for a curve, and for one that
 PHOTON_EDGES = (0.1, 0.15, 0.2, 0.3, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 5.0, 7.0, 10.0, 15.0, 20.0, 30.0, 50.0, 100.0)
 """Bins of a photon's true energy, GeV."""
 MIN_PHOTONS = 60  # fewest photons of a bin
+FEW_NAMED = 0.5  # share of photons reconstructed as such below which more events calibrate no more of them
 TRACK_EDGES = (0.1, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 40.0, 70.0, 110.0, 170.0, 300.0)
 """Bins of a charged particle's energy, GeV, for what its class's curve leaves of the deviation of its pulls from 1."""
 
@@ -52,7 +53,8 @@ class Calibrated:
     Averages over files: `efficiency`, energy-weighted, `fakes`, fake energy fraction, `number_right`, fraction of
     events with the right number of particles, and `reference`, the efficiency of the files' reconstructed particles
     (Pandora's), NaN without such. `detectors`: digests of the events' calorimeters, by the detectors' names; None for
-    different ones of one name.
+    different ones of one name. `photons_named`: share of the matched true photons that are reconstructed as photons,
+    whose energies alone are calibrated; NaN without any.
     """
 
     decoding: DecodingConfig
@@ -61,6 +63,7 @@ class Calibrated:
     fakes: float
     number_right: float
     reference: float
+    photons_named: float
     calibration: Calibration
 
     @property
@@ -164,6 +167,7 @@ def calibrate(
     for decoding, fit, particles, counts in trials:
         right = float(np.mean([of_file.result()["exact_fraction"].value for of_file in counts]))
         scores = {**_scores(particles), "number_right": right, "reference": reference}
+        scores["photons_named"] = fit.n_named / fit.n_photons if fit.n_photons else math.nan
         made = fit.result(model.calibration)
         calibrated.append(Calibrated(decoding=decoding, detectors=detectors, calibration=made, **scores))
     return calibrated
@@ -200,6 +204,7 @@ class CalibrationFit:
 
     def __init__(self) -> None:
         self._pulls, self._photons = Columns(), Columns()
+        self.n_photons = self.n_named = 0  # matched true photons, and those of them that are reconstructed as photons
 
     def update(
         self,
@@ -215,7 +220,10 @@ class CalibrationFit:
         are (reconstructed - true) / sigma of ln E and of the angles along the two axes across the direction.
         """
         i, j = matches.truth, matches.reco
-        photons = (truth.classes[i] == PHOTON) & (reco.classes[j] == PHOTON)
+        photons = truth.classes[i] == PHOTON
+        self.n_photons += int(photons.sum())
+        photons &= reco.classes[j] == PHOTON
+        self.n_named += int(photons.sum())
         self._photons.add(true=truth.energy[i[photons]], measured=reco.energy[j[photons]])
         if "covariance" not in records.fields:
             return

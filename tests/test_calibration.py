@@ -172,6 +172,7 @@ def trial(efficiency, fakes, number_right=0.5, reference=0.8):
         efficiency=efficiency,
         fakes=fakes,
         number_right=number_right,
+        photons_named=1.0,
         reference=reference,
         calibration=Calibration(),
     )

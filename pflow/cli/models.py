@@ -176,7 +176,10 @@ def calibrate(args: argparse.Namespace) -> int:
             f"{trial.number_right:.4f} of the events{kept}"
         )
     made = chosen.calibration.over(model.calibration)
-    few = f"fewer than {calibration.MIN_PHOTONS} matched photons in each range of energy"
+    few, remedy = f"fewer than {calibration.MIN_PHOTONS} matched photons in each range of energy", "give more events"
+    if chosen.photons_named < calibration.FEW_NAMED:
+        remedy = f"{chosen.photons_named:.0%} of the matched true photons are reconstructed as photons, others as"
+        remedy += " another class, whose energies are not calibrated"
     if response := chosen.calibration.photon_response:
         points = zip(response.log_energy, response.log_factor, strict=True)
         texts = [f"{math.exp(factor):.3f} at {math.exp(energy):.2g} GeV" for energy, factor in points]
@@ -185,10 +188,10 @@ def calibrate(args: argparse.Namespace) -> int:
         )
         low, high = (math.exp(response.log_energy[end]) for end in (0, -1))
         outside = f"below {low:.2g} and above {high:.2g} GeV {others}, {few} there"
-        print(f"photon energies: times {', '.join(texts)}; {outside} (more events reach farther)")
+        print(f"photon energies: times {', '.join(texts)}; {outside}: {remedy}")
     else:
         state = "as before" if made.photon_response else "not calibrated"
-        print(f"photon energies: {state}, {few}: give more events")
+        print(f"photon energies: {state}, {few}: {remedy}")
     if model.reconstructor.gives_uncertainties:
         earlier = [name for name in made.energy if name not in chosen.calibration.energy]
         missing = [name for name in CLASSES if name not in made.energy]
