@@ -437,7 +437,7 @@ def _trails(
     lever = np.einsum("tac,tc->at", axes, (tracks.moved - tracks.by_helix) / STEP)
     off = np.einsum("tac,tc->at", axes, tracks.entry - tracks.by_helix) + ecal["offset"]
     reach = np.linalg.norm(lever, axis=0)
-    near_helix = np.linalg.norm(tracks.by_helix - tracks.state, axis=1)
+    near_helix = np.linalg.norm(_off_helix(detector, tracks), axis=1)
     bends = straight & (reach > LEVER[0]) & (reach < LEVER[1])
     with np.errstate(divide="ignore", invalid="ignore"):
         momentum = _where(bends, -(off * lever).sum(axis=0) / reach**2)
@@ -466,6 +466,18 @@ def _trails(
         "hcal_own": _where(seen_behind & (separation > ALONE), hcal["own"]),
         "thin": hard & hcal["straight"],
     }
+
+
+def _off_helix(detector: Detector, tracks: _Entries) -> Floats:
+    """From the end of the helix to the state of each track [track, 3], mm.
+
+    The helix ends on a cylinder, behind which the corners of a barrel with flat sides lie: so far the track goes on.
+    """
+    sides = max([part.sides for part in detector.calorimeters if part.kind == "ecal" and _is_barrel(part)], default=0)
+    corner = detector.ecal_inner_radius * (1 / np.cos(np.pi / sides) - 1) if sides else 0.0
+    off, direction = tracks.state - tracks.by_helix, tracks.direction
+    behind = np.einsum("tc,tc->t", off, direction).clip(0, corner / np.hypot(*direction[:, :2].T).clip(1e-3))
+    return np.asarray(off - behind[:, None] * direction)
 
 
 def _where(applies: Mask, values: npt.NDArray[Any]) -> Floats:

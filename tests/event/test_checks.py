@@ -20,7 +20,7 @@ from pflow.event.scales import ONE_IN, SampleScales, Scales, measure
 from pflow.event.schema import make_hits, make_tracks
 from pflow.io.open import open_events, read_events
 from pflow.physics.detector import Layers, calibration_digest, load_detector
-from pflow.physics.geometry import measures
+from pflow.physics.geometry import distance_to_sides, measures
 from pflow.physics.kinematics import propagate
 
 FOUR_MOMENTUM = ("energy", "px", "py", "pz")
@@ -1151,6 +1151,27 @@ def test_tracks_are_followed_only_as_far_as_the_detector_is_described(cld_rec, k
     assert np.nanmean(trails["layers"]) == pytest.approx(1.0, abs=0.05)
     assert kind == "ecal" or np.isnan(trails["behind"]).all()
     assert not {"entries", "lost hits", "HCAL"} & {check.name for check in compare(scales) if not check.good}
+
+
+def octagon(name, positions, barrel):
+    """What lies in a barrel, moved along its ray from a cylinder to eight flat sides."""
+
+    def change(of):
+        x, y = of[positions[0]], of[positions[1]]
+        factor = np.where(barrel(of), np.hypot(x, y) / distance_to_sides(x, y, 8), 1.0)
+        return {axis: factor * of[axis] for axis in positions}
+
+    return changed(name, change)
+
+
+def test_tracks_enter_the_corners_of_an_octagon_behind_the_cylinder_of_the_helix(many):
+    events = octagon("hits", PLACE, lambda of: part(of, "ecal", "barrel"))(many[:60].without_truth())
+    events = octagon("tracks", [f"calo_{axis}" for axis in PLACE], lambda of: of["barrel"])(events)
+    events = dataclasses.replace(events, detector=with_parts(events.detector, "ecal_barrel", sides=8))
+    trails = measure(events, targets={}).table("trails")
+    straight = np.isfinite(trails["helix"]) & (trails["endcap"] == 0)
+    assert trails["helix"][straight].mean() > 0.9
+    assert "hard tracks" not in problems(events)
 
 
 def two_crystals(events):
