@@ -176,7 +176,8 @@ def calibrate(args: argparse.Namespace) -> int:
             f"{trial.number_right:.4f} of the events{kept}"
         )
     made = chosen.calibration.over(model.calibration)
-    few, remedy = f"fewer than {calibration.MIN_PHOTONS} matched photons in each range of energy", "give more events"
+    few = f"fewer than {calibration.MIN_PHOTONS} matched photons in each range of energy"
+    remedy = "give more events, or a file of single photons beside them"
     if chosen.photons_named < calibration.FEW_NAMED:
         remedy = f"{chosen.photons_named:.0%} of the matched true photons are reconstructed as photons, others as"
         remedy += " another class, whose energies are not calibrated"

@@ -34,7 +34,7 @@ def test_energies_and_covariances_change_and_directions_do_not(few, tmp_path, mo
     calibrated, again = tmp_path / "calibrated", tmp_path / "again"
     for checkpoint, output in (("ild-g4-photon", calibrated), (calibrated, again)):
         assert call("calibrate", file, "--checkpoint", checkpoint, "-o", output) == 0
-    said = "as before, fewer than 4 matched photons in each range of energy there: give more events"
+    said = "as before, fewer than 4 matched photons in each range of energy there: give more events, or a file of sin"
     assert said in capsys.readouterr().out
     model = load_model(calibrated)
     assert set(model.calibration.energy) == {"photon"}
