@@ -3,6 +3,7 @@
 import re
 import shlex
 import shutil
+import socket
 from pathlib import Path
 
 import pytest
@@ -35,10 +36,24 @@ def shows(line: str, printed: str) -> bool:
     return re.search(pattern, " ".join(printed.split())) is not None
 
 
+@pytest.fixture
+def no_network(monkeypatch):
+    """Every attempt to reach another address than a file is an error."""
+
+    def refused(*arguments, **_):
+        raise AssertionError(f"a connection was asked for: {arguments}")
+
+    for name in ("connect", "connect_ex"):
+        monkeypatch.setattr(socket.socket, name, refused)
+    for name in ("create_connection", "getaddrinfo", "gethostbyname"):
+        monkeypatch.setattr(socket, name, refused)
+
+
 @pytest.mark.slow
-@pytest.mark.usefixtures("no_figures")
+@pytest.mark.usefixtures("no_figures", "no_network")
 def test_every_command_works_from_a_folder_of_the_user(sample_dir, cld_rntuple_path, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("pflow.plots.report.scan_figures", lambda _: {})  # tests/cli and tests/plots draw them
     for path in sample_dir.glob("*_small*"):
         shutil.copy(path, tmp_path)
     (tmp_path / "my.edm4hep.root").symlink_to(cld_rntuple_path)
