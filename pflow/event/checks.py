@@ -30,6 +30,12 @@ from pflow.physics.pdg import mass_of
 
 MANY = {"hits of the ECAL": 100, "hits of the HCAL": 100, "tracks": 6}
 """Objects of an event of many particles; smaller events may lack a kind of them."""
+COUNTED = {"n_hits": "hits", "tracks": "tracks", "particles": "true particles"}
+COUNTED |= {"n of reference": "particles of the reference"}
+"""Columns of events with numbers of objects, and what these are."""
+# Part of the largest number below which events show how often one number occurs by chance, and the smallest that is a
+# limit; found: up to four events, of tracks.
+NEAR_MOST, MIN_MOST = 0.1, 30
 
 # Standard deviations beyond the plausible range from which a value, and a block of a file, is reported.
 SURE, VERY_SURE = 3.0, 5.0
@@ -57,7 +63,8 @@ NEAR_LARGEST, SATURATED = 0.9, 10  # of the largest energy, and hits above it, f
 MIN_EXPECTED, DEAD = 9, 0.1  # fewest events that should have hits in a sector or on a side, and smallest part that has
 LATE = 6.0  # ns after light from the IP that the latest hit of hadronic showers has; found: at least 9
 DENSE = 4.0, 0.1  # times the energy of the fifth hit, and the share of hits above that showers have; of muons: to 0.07
-LIGHT, FLIGHT = 299.8, 5.0  # mm/ns; median of times, ns, that contain the flight of light
+LIGHT = 299.8  # mm/ns
+FLIGHT = 5.0  # ns: median of times that contain the flight of light; first quartile of those without it: up to 0.25
 RANGES = {"in layers 0 to 4": (0, 5), "in layers 0 to 9": (0, 10), "in layers 10 to 19": (10, 20)}
 RANGES["from layer 20 on"] = (20, 1000)
 
@@ -225,6 +232,7 @@ CODES_OF_REFERENCE = CODES.replace("true particles have", "particles of the refe
 VERTICES = "the simulation's farthest vertices are at {:.2g} times the distance of the ECAL's face, in {n} events"
 PARENTS = "{:.0%} of the simulation's particles have no parent or one of less energy, or are stable as their parent is"
 COPIED = "{:.0%} of the stable true particles have the momentum of another one"
+COPIED_REFERENCE = COPIED.replace("stable true particles", "particles of the reference")
 BEAMWARDS = "{:.0%} of the visible energy of stable true particles goes along the beam"
 UNSEEN = ", outside the detector: are beam particles or initial-state photons marked as stable?"
 BORN = "{:.0%} of the energy of stable true particles begins behind the ECAL's face"
@@ -233,7 +241,8 @@ IN_ALL = "{} of the reference have {{:.2f}} times the energy of true ones"
 FOUND = IN_ALL.format("photons")
 OVERLAID = "{:.0%} of the energy of stable particles that shower is of overlaid background"
 NO_SIGNAL = ": its particles are reconstructed, too, but the true visible energy does not include it"
-TAUS = "{:.0%} of the targets of {n} events are taus, which the simulation decayed: give rule 'entering'"
+DECAYED = "{:.0%} of the targets of {n} events are taus, pi0 or others that decay at once, or partons"
+ENTERING = ": give rule 'entering', or the status of stable particles"
 NO_TARGET = "{:.1%} of the hits' energy belongs to no target"
 QUANTITIES["events"] = (
     Quantity("typical hits", "typical", TYPICAL, quantile=0.5, changes=np.log(3.0), relative=True),
@@ -265,6 +274,7 @@ QUANTITIES["events"] = (
         Quantity("noise", f"lone {hits}", LONE.format(hits), high=most, over=hits, wrong=": noise?", least=4)
         for hits, most in (("hits of the ECAL", 0.03), ("hits of the HCAL", 0.12))
     ),
+    _share("reference twice", "copies of reference", COPIED_REFERENCE, "n of reference", high=0.01, least=20),
     _share("codes of the reference", "wrong reference", CODES_OF_REFERENCE, "n of reference", high=0.1),
     _share("codes", "wrong charges", CODES, "particles", high=0.1),
     Quantity("vertices", "vertex", VERTICES, 0.15, 5.0, 0.9, wrong=": is their unit mm?", least=20),
@@ -282,7 +292,7 @@ QUANTITIES["events"] = (
     # What showers is counted roughly, and a single antiproton deposits more than its energy.
     Quantity("response", "energy", TRUE, 0.3, 1.5, over="true", counted="n true", least=20),
     Quantity("overlay", "overlay", OVERLAID, high=0.05, over="true", wrong=NO_SIGNAL, least=1),
-    _share("targets", "taus", TAUS, "n targets", high=0.01, least=1),
+    _share("targets", "decayed", DECAYED, "n targets", high=0.01, wrong=ENTERING, least=1),
     _share("targets", "no target", NO_TARGET, "energy", low=-0.25, high=0.25, changes=0.5),
 )
 
@@ -290,7 +300,9 @@ LINKED = "{{:.0%}} of the {} is linked to particles"
 PT_RATIO = "transverse momenta of tracks are {:.3f} times their {n} particles' momenta in {b_field:g} T"
 OFF_TRACKS = "{:.0%} of {n} tracks have the charge, momentum (to 10%) and direction (to 0.03 rad) of their particles"
 ANGLE = "tracks are {:.2g} rad from their {n} particles (median)"
+OWN_HELIX = "{:.0%} of {n} tracks have the charge and momentum of their omega, phi and tan_lambda in {b_field:g} T"
 QUANTITIES["tracks"] = (
+    Quantity("track parameters", "own", OWN_HELIX, 0.75, wrong=": are these in 1/mm and rad, and of the same state?"),
     Quantity("links", "linked", LINKED.format("tracks"), 0.75),
     Quantity("linked tracks", "linked", LINKED.format("tracks"), 0.9, least=100),
     Quantity("field", "pt_ratio", PT_RATIO, 0.98, 1.02, 0.5, wrong="; {fit:.3g} T would fit", changes=0.02),
@@ -562,6 +574,15 @@ def _odd_events(scales: Scales, detector: Detector) -> Iterator[tuple[str, str, 
         if layered and np.isfinite(soft).any() and MIN_SOFT < np.nanmedian(soft) < 1 - MIN_SOFT:
             odd = (soft < MIN_SOFT) | (faint > MAX_FAINT)
             yield "scales of events", f"energies of {name} are on another scale than in other events", table, odd
+    counted = COUNTED | {f"hits {part.name}": f"hits of {part.name}" for part in detector.calorimeters}
+    for column, what in counted.items():
+        count = table.get(column, np.zeros(len(table["entry"])))
+        most = count.max()
+        at_most, near = count == most, np.count_nonzero((count >= (1 - NEAR_MOST) * most) & (count < most))
+        is_limit = np.count_nonzero(at_most) >= 5 + 2 * near / max(NEAR_MOST * most, 1.0)
+        text = f"{np.count_nonzero(at_most)} events have {most:.0f} {what}, and none has more: are lists cut off there?"
+        yield "limits", text, table, at_most & is_limit & (most >= MIN_MOST)
+
     absurd = table["absurd"] > 0
     absurd &= 2 * np.count_nonzero(absurd) < max(len(absurd), 3)  # else all are so: in another unit
     text = f"single hits have more than {LARGEST:g} GeV (up to {table['absurd'].max():.3g})"
@@ -602,6 +623,7 @@ def _run_without(table: Table, column: str) -> Mask:
 
 
 GENERAL = {
+    "limits": "no number of objects is the largest of many events",
     "empty events": "no event lacks what others have",
     "scales of events": "hits of all events are on the same scale",
     "events twice": "no two events begin with the same hits",
@@ -611,7 +633,7 @@ GENERAL = {
     "cell size": "cells are as large as described",
     "faces": "hits lie within their calorimeters as described",
     "layers": "layers follow the depth of the hits",
-    "times": "the latest hits are those of hadronic showers",
+    "times": "hits are in time after light from the IP, and the latest are those of hadronic showers",
     "dead parts": "ECAL and HCAL have hits at all azimuths and on both sides",
     "links": "hits and tracks are linked to particles",
 }
@@ -702,11 +724,14 @@ def _energies(scales: Scales, part: Calorimeter, hits: Table) -> Iterator[Check]
     time = hits["time"]
     dense = (energy > DENSE[0] * np.quantile(energy, LOWER)).mean() > DENSE[1]
     n_showers = np.count_nonzero(hits["shower"]) if part.kind == "hcal" else len(np.unique(event[hits["busy"] > 0]))
-    if dense and n_showers >= MIN_EVENTS_SCALED and np.isfinite(time).all() and np.ptp(time) > 0:
+    if np.isfinite(time).all() and np.ptp(time) > 0:
         flight = np.linalg.norm([hits[axis] for axis in "xyz"], axis=0) / LIGHT
-        last = (time - flight if np.median(time) > FLIGHT else time).max()
+        after_light = time - flight if np.median(time) > FLIGHT else time
+        first, last = np.quantile(after_light, 0.25), after_light.max()
+        text = f"three quarters of the hits of {part.name} are {first:.2g} ns after light from the IP or later"
+        yield Check("times", bool(abs(first) < FLIGHT), f"{text}: is their unit ns, and their origin the collision?")
         text = f"the latest hit of {part.name} is {last:.2g} ns after light from the IP: are hits cut in time?"
-        yield Check("times", bool(last > LATE), text)
+        yield Check("times", bool(not dense or n_showers < MIN_EVENTS_SCALED or last > LATE), text)
 
     # A readout of some bits has its largest value more often; crystals see whole showers.
     n = np.count_nonzero(energy > NEAR_LARGEST * energy[-1])

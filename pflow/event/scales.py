@@ -24,8 +24,8 @@ from pflow.event.truth import STABLE_STATUS, select_targets
 from pflow.physics.arrays import Floats, Index, Mask
 from pflow.physics.detector import ECAL, HCAL, Detector
 from pflow.physics.geometry import kind_index, layers_by_position
-from pflow.physics.kinematics import angle_between, unit_vector
-from pflow.physics.pdg import is_invisible, known_charges
+from pflow.physics.kinematics import angle_between, momentum_from_track, unit_vector
+from pflow.physics.pdg import decays_at_once, is_invisible, known_charges
 
 ELECTRON, MUON, TAU, PHOTON, PI0, NEUTRAL_HADRONS = 11, 13, 15, 22, 111, (130, 2112)
 HARD_TRUE = 3.0  # GeV, energy of a true particle whose hits tell its class
@@ -269,6 +269,12 @@ def _of_events(events: Events, hits: FlatHits, particles: ak.Array | None) -> di
     return table
 
 
+def count_copies(event: Index, momentum: npt.NDArray[np.floating[Any]], n_events: int) -> Index:
+    """Number of particles of each event with a momentum that an earlier one has, int64 [event]."""
+    once = np.unique(event + 1j * (momentum @ (1.0, 2.0, 3.0))).real.astype(np.int64)
+    return np.bincount(event, minlength=n_events) - np.bincount(once, minlength=n_events)
+
+
 def _alone(hits: FlatHits, mine: Mask, events: Index) -> Floats:
     """Number of hits of each of these `events` without another one beside them, NaN of the other events.
 
@@ -312,11 +318,14 @@ def _of_truth(
     total, table = counted["energy"], dict[str, npt.NDArray[Any]]()
     with_hits = np.where(total > 0, 1.0, np.nan)  # an event without hits says nothing of their energy
     if (reference := events.reference) is not None:
-        momentum = np.linalg.norm(jagged.vectors(reference[[*PXYZ]]), axis=1)
-        reference_columns = jagged.columns(reference)
+        vectors, reference_columns = jagged.vectors(reference[[*PXYZ]]), jagged.columns(reference)
+        momentum = np.linalg.norm(vectors, axis=1)
         for name, values in (("reference", reference_columns["energy"]), ("reference momentum", momentum)):
             table[name] = with_hits * _total(reference, values)
         table["n of reference"] = jagged.count(reference)
+        own = np.flatnonzero(momentum > SOFT)
+        event = jagged.event_index(jagged.count(reference))[own]
+        table["copies of reference"] = count_copies(event, vectors[own], len(events))
         off = np.abs(known_charges(reference_columns["pdg"]) - reference_columns["charge"])
         table["wrong reference"] = _total(reference, ~(off < CHARGE_ROUNDING))
         if events.tracks is not None:
@@ -344,9 +353,8 @@ def _of_truth(
     momentum = jagged.vectors(events.truth[[*PXYZ]])
     p = np.linalg.norm(momentum, axis=1)
     own = np.flatnonzero(visible & (p > SOFT))
-    once = np.unique(event[own] + 1j * (momentum[own] @ (1.0, 2.0, 3.0))).real.astype(np.int64)
     table["n stable"] = np.bincount(event[own], minlength=len(events))
-    table["copies"] = table["n stable"] - np.bincount(once, minlength=len(events))
+    table["copies"] = count_copies(event[own], momentum[own], len(events))
     table["along the beam"] = total_of(truth["energy"] * (visible & (np.abs(momentum[:, 2]) > BEAM * p)))
     table["seen"] = table["visible"] - table["along the beam"]
     # A forward particle beyond the calorimeters is in no reference, and has no hits.
@@ -397,7 +405,8 @@ def _of_truth(
         chosen = select_targets(events, **{key: value for key, value in targets.items() if key not in by_choice})
         of_targets = np.bincount(jagged.event_index(chosen.counts), chosen.column("hit_energy"), len(events))
         table["no target"], table["n targets"] = total - of_targets, chosen.counts
-        table["taus"] = np.bincount(jagged.event_index(chosen.counts), np.abs(chosen.column("pdg")) == TAU, len(events))
+        at_once = decays_at_once(chosen.column("pdg"))
+        table["decayed"] = np.bincount(jagged.event_index(chosen.counts), at_once, len(events))
     return table
 
 
@@ -564,11 +573,18 @@ def _of_tracks(events: Events) -> dict[str, npt.NDArray[Any]]:
     assert events.tracks is not None  # for the type checker
     tracks, counts = jagged.columns(events.tracks), jagged.count(events.tracks)
     table: dict[str, npt.NDArray[Any]] = {"event": jagged.event_index(counts)}
+    momentum = jagged.vectors(events.tracks, field="momentum")
+    omega, phi, tan_lambda = (tracks[name] for name in ("omega", "phi", "tan_lambda"))
+    if events.detector.b_field:
+        of_helix = np.stack(momentum_from_track(omega, phi, tan_lambda, events.detector.b_field), axis=1)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            ratio = np.hypot(*of_helix[:, :2].T) / np.hypot(*momentum[:, :2].T)
+        own = (np.abs(ratio - 1) < OFF_BY[0]) & (angle_between(of_helix, momentum) < OFF_BY[1])
+        table["own"] = np.where(np.isfinite(of_helix).all(axis=1), own & (tracks["charge"] * omega > 0), np.nan)
     if events.truth is None:
         return table
     if events.track_links is None:
         return table | {"linked": np.zeros(len(tracks["charge"]))}
-    momentum = jagged.vectors(events.tracks, field="momentum")
     of, truth = jagged.flat(assigned_particle(events.track_links, events.tracks)), jagged.columns(events.truth)
     linked = of >= 0
     table["linked"] = linked

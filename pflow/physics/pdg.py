@@ -101,6 +101,25 @@ def class_index(pdg: npt.ArrayLike) -> Index:
     return _lookup(lambda code: CLASSES.index(class_of(code)), pdg, np.int64)
 
 
+SHORT = 5.0  # mm of c tau: a B meson has 0.5, a K0S 27
+
+
+@cache
+def _decays_at_once(pdg: int) -> bool:
+    code, length = PDGID(pdg), getattr(_particle(pdg), "ctau", None)
+    parton = code.is_quark or code.is_diquark or abs(pdg) == 21 or code.is_generator_specific
+    return bool(parton or (length is not None and length < SHORT))
+
+
+def decays_at_once(pdg: npt.ArrayLike) -> Mask:
+    """True for each code of a particle that ends within some mm, as taus and neutral pions, and of partons, same shape.
+
+    >>> decays_at_once([15, 111, 21, 310, 22, 2112]).tolist()
+    [True, True, True, False, False, False]
+    """
+    return _lookup(_decays_at_once, pdg, np.bool_)
+
+
 def is_invisible(pdg: npt.ArrayLike, more: Sequence[int] = ()) -> Mask:
     """True for each code of `INVISIBLE` or of `more`, or of the antiparticle, same shape."""
     return np.isin(np.abs(np.asarray(pdg)), (*INVISIBLE, *map(abs, more)))

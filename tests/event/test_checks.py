@@ -409,6 +409,8 @@ OCTANT = rf"hits of ecal_barrel have (2\.\d|3) {LAYER} between 45 and 67\.5 degr
 ONE_SCALE = "entry 3: energies of hits of the ECAL .*; entry 3: energies of hits of the HCAL are on another"
 RIGHT = r"% of \d+ tracks have the charge, momentum .* of their particles"
 SEEN = "times the energy of"
+LATER = "ns after light from the IP or later: is their unit ns, and their origin the collision"
+OWN_HELIX = r"\d% of \d+ tracks have the charge and momentum of their omega, phi and tan_lambda in \d"
 
 
 @pytest.mark.parametrize(
@@ -421,6 +423,8 @@ SEEN = "times the energy of"
         (tracks(-1, "charge"), r"[78]\d% of \d+ tracks bend against their charge"),
         (energy(1000.0), r"hits have \d\d\d\.\d+ times the energy of stable particles that shower"),
         (energy(2.0), "hits have 1.[789].* times the energy of stable particles"),
+        (hits(lambda of: {"time": 1e3 * of["time"]}), r"of ecal_barrel are \S+ " + LATER),
+        (hits(lambda of: {"time": of["time"] + 50}), "of ecal_barrel are (50|42|43) " + LATER),
         (without_largest("hits"), r"entry \d: no hits of the ECAL, and .* at least \d+; entry \d: no hits of the HCAL"),
         (kept("hits", lambda of: of["event"] < 0), "no event has hits, and .* tracks"),
         (without_largest("tracks"), r"entry \d: no tracks, and most other events have at least"),
@@ -443,7 +447,12 @@ SEEN = "times the energy of"
         (four_times(tracks(-1, "charge")), f"0{RIGHT}"),
         (four_times(IN_OCTANT_DOUBLED), rf"{RIGHT}: \d+% of \d+ between 45 and 67.5 degrees"),
         (four_times(links_of_the_hcal_shuffled), r"\d+% of the hits where \d+ tracks enter the HCAL are linked to the"),
-        (recoded(211, -15), r"\d+% of the targets of \d events are taus, which the simulation decayed: give rule"),
+        (recoded(211, -15), r"\d+% of the targets of \d events are taus, pi0 or others .*: give rule 'entering'"),
+        (recoded(22, 111), r"\d+% of the targets of \d events are .* pi0 or others that decay at once"),
+        (recoded(22, 21), "that decay at once, or partons: give rule 'entering', or the status"),
+        (tracks(0.1, "omega"), OWN_HELIX),
+        (tracks(57.3, "phi"), OWN_HELIX),
+        (tracks(-1, "tan_lambda"), OWN_HELIX),
         (reference(of_charged, "px"), f"\\d+% of {TRACKLESS}"),
         (reference(of_charged, "charge"), f"(9\\d|100)% of {TRACKLESS}"),
         (copied_into("hcal", "hcal_barrel"), r"100% of the hits of hcal_endcap lie in the cell of another one"),
@@ -467,6 +476,10 @@ SEEN = "times the energy of"
         (four_times(reference(1.5, *FOUR_MOMENTUM)), rf"reference have 1\.[45]\d {SEEN} true ones"),
         (four_times(reference(0.6, *FOUR_MOMENTUM)), r"have 0\.[56]\d times the smaller of true energy and hits"),
         (reference_before, f"(9\\d|100)% of {TRACKLESS}"),
+        (
+            lambda of: dataclasses.replace(of, reference=ak.concatenate([of.reference, of.reference], axis=1)),
+            "(49|50)% of the particles of the reference have the momentum of another one",
+        ),
         (reference(0.0, "px", "py", "pz"), r"momenta of the particles of the reference are 0\.00 times their energies"),
         (reference(0, "pdg"), r"100% of the particles of the reference have another charge than their PDG code says"),
         (
@@ -607,6 +620,11 @@ TO_HAVE = r"events are expected to have"
             30,
             second_half(reference(of_photons(0.0), *FOUR_MOMENTUM)),
             r"entries 13 to 29: photons of the refer.* 0\.0\d",
+        ),
+        (
+            90,
+            lambda of: dataclasses.replace(of.without_truth(), hits=of.hits[:, :2700]),
+            r"\d+ of entries \d+ to \d+: \d+ events have 2700 hits, and none has more: are lists cut off",
         ),
         (
             30,
