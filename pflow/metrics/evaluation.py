@@ -32,7 +32,7 @@ from pflow.event.events import (
     without_refused,
 )
 from pflow.event.jagged import Links
-from pflow.event.scales import SampleScales, charged_without_track, first_hits
+from pflow.event.scales import SampleScales, charged_without_track, count_copies, first_hits
 from pflow.event.truth import RULES, Targets
 from pflow.io.open import FilePath, Files, ReadOptions, matching
 from pflow.io.particles_root import count_entries, differing_origins, iterate_reco, read_provenance, truth_options
@@ -71,8 +71,9 @@ OFF = {
     "momenta": "more momentum than energy, or much less: are both in GeV, and of one calibration? Jets are wrong",
     "charges": "another charge than their PDG code says, or an unknown code: classes are by the code, and what a track "
     "gives is by the charge",
+    "copies": "the momentum of another one: are lists joined that share particles?",
 }
-"""What is said of momenta and charges that do not fit."""
+"""What is said of particles with momenta or charges that do not fit, and of those that are there twice."""
 MIN_CHARGED, MAX_OTHERS = 4, 0.02
 """Fewest charged particles of an event whose tracks are looked for; largest fraction of such events where most have
 none, as chance makes some where many particles decay or stop in the tracker."""
@@ -114,8 +115,7 @@ class AlgorithmMetrics:
     """All metrics of one algorithm; jets if fastjet is installed."""
 
     def __init__(self) -> None:
-        # Particles whose momentum does not fit the energy, and whose charge is not the one of their PDG code.
-        self.n_off, self.n_candidates = {"momenta": 0, "charges": 0}, 0
+        self.n_off, self.n_candidates = dict.fromkeys(OFF, 0), 0
         self.places, self.tracked = Columns(), Columns()
         self.particles, self.counts = ParticleMetrics(), CountMetrics()
         self.parts: dict[str, Any] = {
@@ -141,6 +141,7 @@ class AlgorithmMetrics:
         off = (momentum > 1.01 * reco.energy) | (hard & (momentum < MIN_MOMENTUM * reco.energy))
         self.n_off["momenta"] += int(np.sum(off))
         self.n_off["charges"] += int(np.sum(~(np.abs(known_charges(reco.pdg) - reco.charge) <= 0.5)))
+        self.n_off["copies"] += int(count_copies(reco.event, reco.momentum, len(reco.counts)).sum())
         self.particles.update(truth, reco, matches, close)
         self.counts.update(truth, reco)
         parts["event"].update(visible, reco)

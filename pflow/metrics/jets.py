@@ -19,9 +19,9 @@ import awkward as ak
 import numpy as np
 import numpy.typing as npt
 
-from pflow.errors import ConfigError, check_type, missing_package
+from pflow.errors import ConfigError, check_type, missing_package, warn
 from pflow.event import jagged
-from pflow.event.events import Events
+from pflow.event.events import Events, ImplausibleWarning
 from pflow.metrics.match import (
     ANGLE_EDGES_DEG,
     RESPONSE_EDGES,
@@ -120,6 +120,12 @@ def find_jets(
     check_particles(particles, "particles")
     for error in find_faults(particles, fields=tuple(COMPONENTS)).values():
         raise error
+    # Targets, which have an index, may have any status, and none is of another one.
+    is_truth = "status" in particles.fields and "index" not in particles.fields
+    if is_truth and len(status := np.unique(jagged.flat(particles.status))) > 1:
+        text = f"true particles of status {', '.join(map(str, status))} may be products of each other"
+        remedy = "take pflow.select_targets(events).particles"
+        warn(f"{text}, and their energy counts several times: {remedy}", ImplausibleWarning)
     inputs = ak.zip({name: getattr(particles, component) for component, name in COMPONENTS.items()})
     counts = jagged.count(particles)
     enough, n_clustered = counts >= (n_jets or 1), np.zeros_like(counts)

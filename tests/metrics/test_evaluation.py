@@ -217,6 +217,13 @@ def test_particles_of_other_events_are_said(zqq, order, sign, n_events):
         pflow.evaluate(dataclasses.replace(others, event=reco.event), events, oracle=False)
 
 
+def test_particles_that_are_there_twice_are_said(zqq):
+    reco, events = zqq
+    twice = dataclasses.replace(reco, particles=ak.concatenate([reco.particles, reco.particles], axis=1))
+    with pytest.warns(ImplausibleWarning, match=r"PFlow: (\d+) of \d+ particles have the momentum of another one: are"):
+        pflow.evaluate(twice, events, oracle=False)
+
+
 @pytest.mark.parametrize(
     ("name", "change", "said"),
     [

@@ -8,7 +8,9 @@ import pytest
 
 import pflow
 from pflow.errors import ConfigError, InputError
+from pflow.event.events import ImplausibleWarning
 from pflow.event.schema import make_particles
+from pflow.event.truth import select_targets
 from pflow.io.open import read_events
 from pflow.metrics import jets as module
 from pflow.metrics.evaluation import AlgorithmMetrics, Evaluation, TrueEvents
@@ -49,6 +51,14 @@ def test_jets_of_particles_are_four_momenta():
     for jets in (find_jets(particles, n_jets=2), find_jets(particles.to_rhophietatau(), radius=1.0)):
         assert ak.num(jets).to_list() == [2, 0]
         assert (jets.energy[0].to_list(), jets.pt[0].to_list()) == (pytest.approx([5, 4]), pytest.approx([5, 4]))
+
+
+def test_particles_beside_their_products_are_said(sample_dir):
+    events = read_events(sample_dir / "zqq_test_small.root", entry_stop=1)
+    with pytest.warns(ImplausibleWarning, match=r"of status 0, 1 may be .* times: take pflow\.select_targets"):
+        find_jets(events.truth, n_jets=2)
+    find_jets(events.truth[events.truth.status == 1], n_jets=2)
+    find_jets(select_targets(events, rule="entering").particles, n_jets=2)
 
 
 @pytest.mark.parametrize("options", [{"n_jets": 2}, {"radius": 0.4}])
