@@ -23,6 +23,7 @@ from pflow.event.merge import Merge
 from pflow.event.schema import make_hits, make_links, make_particles, make_tracks, make_truth
 from pflow.io.flat import write_events
 from pflow.io.open import read_events
+from pflow.metrics.stats import Bootstrap
 from pflow.model.api import DecodingConfig, ModelInputs, Reconstructor, describe
 from pflow.model.pointing import PointingDecodingConfig, PointingNetworkConfig, PointingReconstructor
 from pflow.model.translation import TranslationNetworkConfig, TranslationReconstructor
@@ -383,6 +384,14 @@ def largest_file() -> Callable[[int], AbstractContextManager[None]]:
             resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
     return limited
+
+
+@pytest.fixture(scope="module")
+def few_resamples() -> Iterator[None]:
+    """For numbers without a statement on their intervals, which take most of the time of an evaluation."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(Bootstrap.__init__.__kwdefaults__, "n", 20)
+        yield
 
 
 @pytest.fixture(scope="session")

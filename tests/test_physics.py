@@ -13,6 +13,8 @@ import pytest
 from measurements.physics_reference import SAMPLES, measure
 from pflow.checkpoint import load_model
 
+pytestmark = pytest.mark.usefixtures("few_resamples")
+
 SUM_TOLERANCE = 5e-3
 """Largest relative change of the summed energy that other versions of torch, which round differently, may make."""
 

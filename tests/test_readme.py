@@ -11,6 +11,8 @@ import pytest
 from pflow.cli.main import main
 from pflow.config import shipped_models
 
+pytestmark = pytest.mark.usefixtures("few_resamples")
+
 REPOSITORY = Path(__file__).resolve().parent.parent
 README = (REPOSITORY / "README.md").read_text("utf-8")
 BLOCKS = re.findall(r"^```(bash|python)\n(.*?)^```", README, flags=re.MULTILINE | re.DOTALL)

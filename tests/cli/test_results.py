@@ -23,6 +23,8 @@ from pflow.io.root import file_uuid
 from pflow.plots.evaluation import figures
 from pflow.plots.report import plot_scan
 
+pytestmark = pytest.mark.usefixtures("few_resamples")
+
 N_EVENTS = 5
 SHOWN = ("response", "efficiency_vs_energy_by_class")
 """Figures that are drawn here; `tests/plots` draws all of them."""

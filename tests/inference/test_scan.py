@@ -26,6 +26,8 @@ from pflow.metrics.stats import leaves, ratio
 from pflow.physics.detector import load_detector
 from pflow.tokens.particles import Calibration
 
+pytestmark = pytest.mark.usefixtures("few_resamples")
+
 N = 5
 KEY = "event.visible_energy.response_median"
 

@@ -1,6 +1,6 @@
 """Fixtures that make particles from a list of (pdg, energy [GeV], theta [deg], phi [deg]) for each event."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 import awkward as ak
 import numpy as np
@@ -9,7 +9,6 @@ import pytest
 from pflow.event.events import Events, Reconstruction
 from pflow.event.schema import make_hits, make_links, make_particles, make_truth
 from pflow.metrics.match import ParticleTable
-from pflow.metrics.stats import Bootstrap
 from pflow.physics.detector import load_detector
 from pflow.physics.pdg import charge_of
 
@@ -35,14 +34,6 @@ def columns(events: Sequence[Sequence[Particle]]) -> dict[str, ak.Array]:
 
 def records(events: Sequence[Sequence[Particle]]) -> ak.Array:
     return make_particles(**columns(events))
-
-
-@pytest.fixture(scope="module")
-def few_resamples() -> Iterator[None]:
-    """For numbers without a statement on their intervals, which take most of the time of an evaluation."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(Bootstrap.__init__.__kwdefaults__, "n", 20)
-        yield
 
 
 make_records = pytest.fixture(lambda: records, scope="session")

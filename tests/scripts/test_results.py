@@ -12,6 +12,8 @@ from pflow.config import shipped_models, weights_dir
 from pflow.io.flat import write_events
 from pflow.io.open import read_events
 
+pytestmark = pytest.mark.usefixtures("few_resamples")
+
 
 def test_the_documents_hold_the_tables_of_the_results(monkeypatch):
     written = {}
