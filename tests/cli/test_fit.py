@@ -425,12 +425,6 @@ def test_help_begins_with_what_is_used_most_and_has_dashes_and_texts(capsys):
     assert fit.main("fit", [*words, "--print-config"]) == 0  # each is one
 
 
-def test_an_architecture_has_a_short_name(capsys):
-    assert fit.main("fit", ["--model.reconstructor", "translation", "--print_config"]) == 0
-    printed = yaml.safe_load(capsys.readouterr().out)["model"]["reconstructor"]["class_path"]
-    assert printed == "pflow.model.translation.TranslationReconstructor"
-
-
 def test_shipped_configurations_are_not_replaced_in_silence(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "gamma1").write_text("model: {reconstructor: {init_args: {network: {width: 48}}}}")

@@ -575,17 +575,6 @@ def test_monte_carlo_links_are_those_of_python(run_event):
     assert len(rows["mc_link"]) == 8
 
 
-def example_of_the_readme():
-    return (SOURCES / "README.md").read_text("utf-8").partition("```cpp\n")[2].partition("```")[0]
-
-
-def test_the_example_of_the_readme_runs(library, toy, tmp_path):
-    (tmp_path / "readme.cpp").write_text(example_of_the_readme())
-    program = compile_program(library, tmp_path / "readme.cpp", flags="-O0")
-    done = subprocess.run([str(program), str(toy)], check=True, capture_output=True, text=True)
-    assert done.stdout == "1 particles\n22 1.5 GeV, 1 hits\n"
-
-
 CONFIGURABLES = """def __getattr__(name):
     def component(instance="", **properties):
         properties["component"] = name
@@ -639,7 +628,8 @@ def test_cmake_builds_and_installs_it_and_another_project_finds_it(library, tmp_
     assert len(run_program(installed / "bin" / "pflow_reconstruct", toy, tmp_path / "events.txt")) == 3
     user.mkdir()
     (user / "CMakeLists.txt").write_text(USER)
-    (user / "readme.cpp").write_text(example_of_the_readme())
+    example = (SOURCES / "README.md").read_text("utf-8").partition("```cpp\n")[2].partition("```")[0]
+    (user / "readme.cpp").write_text(example)
     cmake("-S", user, "-B", user / "build", f"-DCMAKE_PREFIX_PATH={installed}")
     cmake("--build", user / "build")
     done = subprocess.run([user / "build" / "readme", toy], check=True, capture_output=True, text=True)

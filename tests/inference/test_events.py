@@ -71,6 +71,7 @@ def test_files_are_read_as_the_detector_of_the_model(model, sample_dir, same_rec
         ({"on_error": "ignore"}, "no on_error 'ignore': expected one of raise, skip"),
         ({"decoding": None, "batch_size": 0}, "batch_size must be a whole number of at least 1, found 0"),
         ({"batch_size": "8"}, "batch_size must be a whole number of at least 1, found '8'"),
+        ({"max_particles": 0}, "max_particles"),
     ):
         with pytest.raises(ConfigError, match=message):
             reconstruct(events, model, **options)
@@ -286,13 +287,10 @@ def test_an_energy_that_overflows_is_flagged(model, events):
     assert ak.sum(ak.num(got.particles)) == 0
 
 
-def test_an_unusable_device_and_numbers_below_one_are_refused(model, events):
-    for device in ("cudda", "meta", "cuda:99"):
-        with pytest.raises(ConfigError, match=f"'{device}'"):
-            pick_device(device)
-    for option in ("batch_size", "max_particles"):
-        with pytest.raises(ConfigError, match=option):
-            reconstruct(events, model, **{option: 0})
+@pytest.mark.parametrize("device", ["cudda", "meta", "cuda:99"])
+def test_an_unusable_device_is_refused(device):
+    with pytest.raises(ConfigError, match=f"'{device}'"):
+        pick_device(device)
 
 
 @pytest.mark.parametrize(("free", "n_tokens"), [(2**30, 65536), (2**36, 2**21)])
