@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import pflow
-from pflow.errors import ConfigError, InputError
+from pflow.errors import ConfigError, InputError, PflowError
 from pflow.event.events import ImplausibleWarning
 from pflow.event.schema import make_particles
 from pflow.event.truth import select_targets
@@ -145,7 +145,7 @@ def test_angles_of_jets_that_match_within_100_mrad(make_table):
 
 def test_without_the_package_metrics_have_no_jets(make_table, monkeypatch):
     monkeypatch.setattr(module, "available", lambda: False)
-    with pytest.raises(ConfigError, match="pip install"):
+    with pytest.raises(PflowError, match="pip install"):
         find_jets(make_table([DIJET]), radius=0.4)
     assert "jets" not in AlgorithmMetrics().result()
 
