@@ -145,6 +145,7 @@ def test_threads_warn_of_what_is_in_their_own_chunk(random_checkpoint, sample_di
     assert len(said[0]) > 1
 
 
+@pytest.mark.usefixtures("few_resamples")
 def test_a_scan_by_threads_gives_what_one_gives(random_checkpoint, sample_dir, threads):
     options = {"vary": {"cells": [2]}, "entries": 5, "oracle": False, "null_test": False, "chunk_size": 3}
     options |= {"files": sample_dir / "multi_test_small.root", "checkpoint": random_checkpoint, "device": "cpu"}

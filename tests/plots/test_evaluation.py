@@ -25,7 +25,7 @@ from pflow.plots.evaluation import (
 
 
 @pytest.fixture(scope="module")
-def result(sample_dir):
+def result(sample_dir, few_resamples):
     """The oracle and the file's reference on two-photon events; numbers of two energies of jets, and of taus, added."""
     evaluation = Evaluation(name="oracle", oracle=True)
     evaluation.update(read_events(sample_dir / "gammasep_test_small.root"), {})

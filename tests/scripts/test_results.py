@@ -69,7 +69,7 @@ def test_a_table_is_replaced_and_half_a_place_for_it_is_an_error(text):
 def sample(sample_dir, tmp_path_factory) -> Path:
     """Of few events with one or two photons."""
     path: Path = tmp_path_factory.mktemp("results") / "few.root"
-    write_events(path, read_events(sample_dir / "gammasep_test_small.root", entry_stop=8))
+    write_events(path, read_events(sample_dir / "gammasep_test_small.root", entry_stop=4))
     return path
 
 
@@ -92,7 +92,7 @@ def test_the_shipped_models_are_measured(sample, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:in . of 8 events less than")  # after one step of training
+@pytest.mark.filterwarnings("ignore:in . of 4 events less than")  # after one step of training
 @pytest.mark.usefixtures("no_figures")
 def test_the_papers_set_ups_are_trained_and_measured_over_the_seeds(sample, tmp_path, capsys):
     for name in ("gamma1", "gammasep"):
