@@ -545,6 +545,8 @@ def _open(path: str, options: ReadOptions, detector: Detector | None) -> Reader:
         schema = "flat"
     if schema not in ("flat", "legacy-hdf5") and tree not in (None, "events"):
         message = "EDM4hep's events are in tree 'events'; a flat ntuple of another name needs a layout of its branches"
+        if tree.startswith("events;"):
+            message = "the last of the trees of one name is read: leave out its cycle, or copy an earlier one (rootcp)"
         raise InputError(message, file=file, field=tree)
     with ExitStack() as stack:
         directory = None if schema == "legacy-hdf5" else stack.enter_context(open_root(file))

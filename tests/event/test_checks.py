@@ -1204,6 +1204,15 @@ def two_crystals(events):
     return dataclasses.replace(events, detector=with_parts(events.detector, "ecal", layers=ranges))
 
 
+def test_only_a_gun_has_as_many_true_particles_in_each_event(many):
+    scales = measure(many)
+    number = scales.table("events")["particles"]
+    number[:] = 40
+    assert not any("none has more" in check.text for check in compare(scales) if not check.good)
+    number[:20] = 30
+    assert "70 events have 40 true particles, and none has more" in "".join(check.text for check in compare(scales))
+
+
 def test_nothing_is_said_of_the_layers_of_two_crystals(cld_rec):
     """The first sees less than the second of most showers, which tracks reach far from where they enter."""
     events = two_crystals(cld_rec)

@@ -61,6 +61,8 @@ def test_events_of_an_earlier_tree_are_missed(opened, tmp_path):
     with uproot.update(tmp_path / "in.root") as file:
         file.mktree("events", hits())
     assert "events;1 with" in flat(tmp_path / "in.root", layout=tmp_path / "mine.yaml").notes["cycles"]
+    with pytest.raises(InputError, match=r"'events;1': the last of the trees of one name is read"):
+        read_events(f"{tmp_path / 'in.root'}:events;1")
 
 
 class TestTheSmallSamples:
