@@ -320,8 +320,8 @@ def _front(detector: Detector, hits: FlatHits) -> list[tuple[FlatHits, Index]]:
 def _n_layers(detector: Detector, kind: str) -> int:
     """Number of layers of a kind of calorimeter that a minimum ionising particle crosses; 1 of crystals."""
     parts = [part for part in detector.calorimeters if part.kind == kind and part.layers]
-    lengths = [getattr(part.layers[0], f"{LENGTH[kind]}_lengths") or 0.0 for part in parts]
-    crossed = TRAIL[kind] / max(lengths, default=0.0) if any(lengths) else N_LAYERS
+    length = max((getattr(part.layers[0], f"{LENGTH[kind]}_lengths") or 0.0 for part in parts), default=0.0)
+    crossed = TRAIL[kind] / length if length else N_LAYERS
     described = max((part.n_layers for part in parts), default=N_LAYERS)
     return min(max(int(crossed), MIN_LAYERS), described, N_LAYERS)
 

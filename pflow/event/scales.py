@@ -270,7 +270,9 @@ def _of_events(events: Events, hits: FlatHits, particles: ak.Array | None) -> di
 
 
 def count_copies(event: Index, momentum: npt.NDArray[np.floating[Any]], n_events: int) -> Index:
-    """Number of particles of each event with a momentum that an earlier one has, int64 [event]."""
+    """Number of particles of each event above `SOFT` with a momentum that an earlier one has, int64 [event]."""
+    hard = np.linalg.norm(momentum, axis=1) > SOFT
+    event, momentum = event[hard], momentum[hard]
     once = np.unique(event + 1j * (momentum @ (1.0, 2.0, 3.0))).real.astype(np.int64)
     return np.bincount(event, minlength=n_events) - np.bincount(once, minlength=n_events)
 
@@ -322,10 +324,8 @@ def _of_truth(
         momentum = np.linalg.norm(vectors, axis=1)
         for name, values in (("reference", reference_columns["energy"]), ("reference momentum", momentum)):
             table[name] = with_hits * _total(reference, values)
-        table["n of reference"] = jagged.count(reference)
-        own = np.flatnonzero(momentum > SOFT)
-        event = jagged.event_index(jagged.count(reference))[own]
-        table["copies of reference"] = count_copies(event, vectors[own], len(events))
+        table["n of reference"] = n_of_reference = jagged.count(reference)
+        table["copies of reference"] = count_copies(jagged.event_index(n_of_reference), vectors, len(events))
         off = np.abs(known_charges(reference_columns["pdg"]) - reference_columns["charge"])
         table["wrong reference"] = _total(reference, ~(off < CHARGE_ROUNDING))
         if events.tracks is not None:
@@ -352,9 +352,8 @@ def _of_truth(
     # Stable particles that are there again, as of the generator and of the simulation; those that nothing sees.
     momentum = jagged.vectors(events.truth[[*PXYZ]])
     p = np.linalg.norm(momentum, axis=1)
-    own = np.flatnonzero(visible & (p > SOFT))
-    table["n stable"] = np.bincount(event[own], minlength=len(events))
-    table["copies"] = count_copies(event[own], momentum[own], len(events))
+    table["n stable"] = total_of(visible & (p > SOFT))
+    table["copies"] = count_copies(event[visible], momentum[visible], len(events))
     table["along the beam"] = total_of(truth["energy"] * (visible & (np.abs(momentum[:, 2]) > BEAM * p)))
     table["seen"] = table["visible"] - table["along the beam"]
     # A forward particle beyond the calorimeters is in no reference, and has no hits.
@@ -403,10 +402,10 @@ def _of_truth(
     if targets is not None and events.has_truth:
         by_choice = ("e_min", "invisible")  # the user knows that hits of these belong to no target
         chosen = select_targets(events, **{key: value for key, value in targets.items() if key not in by_choice})
-        of_targets = np.bincount(jagged.event_index(chosen.counts), chosen.column("hit_energy"), len(events))
-        table["no target"], table["n targets"] = total - of_targets, chosen.counts
-        at_once = decays_at_once(chosen.column("pdg"))
-        table["decayed"] = np.bincount(jagged.event_index(chosen.counts), at_once, len(events))
+        bounds = jagged.offsets(chosen.counts)
+        table["no target"] = total - jagged.total(chosen.column("hit_energy"), bounds)
+        table["n targets"] = chosen.counts
+        table["decayed"] = jagged.total(decays_at_once(chosen.column("pdg")), bounds)
     return table
 
 
@@ -568,6 +567,14 @@ def _without_hits(hits: FlatHits, deposits: TrackDeposits) -> dict[str, npt.NDAr
     return {"without hits": momentum, "n without hits": number}
 
 
+def _near(momentum: Floats, other: Floats) -> tuple[Floats, Floats, Mask]:
+    """Ratio of transverse momenta, angle, rad, and whether both are near (`OFF_BY`) of each track [track]."""
+    with np.errstate(divide="ignore", invalid="ignore"):  # of straight tracks, and null momenta
+        ratio = np.hypot(*momentum[:, :2].T) / np.hypot(*other[:, :2].T)
+        angle = angle_between(momentum, other)
+    return ratio, angle, (np.abs(ratio - 1) < OFF_BY[0]) & (angle < OFF_BY[1])
+
+
 def _of_tracks(events: Events) -> dict[str, npt.NDArray[Any]]:
     """Columns of each track, compared with its particle; NaN where one does not apply."""
     assert events.tracks is not None  # for the type checker
@@ -575,12 +582,9 @@ def _of_tracks(events: Events) -> dict[str, npt.NDArray[Any]]:
     table: dict[str, npt.NDArray[Any]] = {"event": jagged.event_index(counts)}
     momentum = jagged.vectors(events.tracks, field="momentum")
     omega, phi, tan_lambda = (tracks[name] for name in ("omega", "phi", "tan_lambda"))
-    if events.detector.b_field:
-        of_helix = np.stack(momentum_from_track(omega, phi, tan_lambda, events.detector.b_field), axis=1)
-        with np.errstate(divide="ignore", invalid="ignore"):
-            ratio = np.hypot(*of_helix[:, :2].T) / np.hypot(*momentum[:, :2].T)
-        own = (np.abs(ratio - 1) < OFF_BY[0]) & (angle_between(of_helix, momentum) < OFF_BY[1])
-        table["own"] = np.where(np.isfinite(of_helix).all(axis=1), own & (tracks["charge"] * omega > 0), np.nan)
+    of_helix = np.stack(momentum_from_track(omega, phi, tan_lambda, events.detector.b_field), axis=1)
+    own = _near(momentum, of_helix)[2] & (tracks["charge"] * omega > 0)
+    table["own"] = np.where(np.isfinite(of_helix).all(axis=1), own, np.nan)
     if events.truth is None:
         return table
     if events.track_links is None:
@@ -591,13 +595,11 @@ def _of_tracks(events: Events) -> dict[str, npt.NDArray[Any]]:
     of = np.where(linked, of + jagged.offsets(jagged.count(events.truth))[:-1][table["event"]], 0)
     true = {name: np.append(values, 0)[of] for name, values in truth.items()}  # one more: there may be no particle
     along = np.stack([true[axis] for axis in PXYZ], axis=1).astype(np.float64)
-    angle, true_p = angle_between(momentum, along), np.linalg.norm(along, axis=1)
+    (ratio, angle, near), true_p = _near(momentum, along), np.linalg.norm(along, axis=1)
     # Electrons radiate, and particles that were left out have no energy.
     linked = linked & (np.abs(true["pdg"]) != ELECTRON) & (true["energy"] > 0)
     hard, very_hard = (linked & (true_p > least) for least in (MIN_MOMENTUM, HARD_TRACK))
-    with np.errstate(divide="ignore", invalid="ignore"):
-        ratio = np.hypot(*momentum[:, :2].T) / np.hypot(*along[:, :2].T)
-    right = (np.abs(ratio - 1) < OFF_BY[0]) & (angle < OFF_BY[1]) & (tracks["charge"] * true["charge"] >= 0)
+    right = near & (tracks["charge"] * true["charge"] >= 0)
     table |= dict(zip("xyz", along.T, strict=True)) | {"pt_ratio": np.where(linked, ratio, np.nan)}
     table |= {"angle": np.where(hard, angle, np.nan), "right": np.where(hard, right, np.nan)}
     return table | {"hard right": np.where(very_hard, right, np.nan)}

@@ -409,7 +409,7 @@ OCTANT = rf"hits of ecal_barrel have (2\.\d|3) {LAYER} between 45 and 67\.5 degr
 ONE_SCALE = "entry 3: energies of hits of the ECAL .*; entry 3: energies of hits of the HCAL are on another"
 RIGHT = r"% of \d+ tracks have the charge, momentum .* of their particles"
 SEEN = "times the energy of"
-LATER = "ns after light from the IP or later: is their unit ns, and their origin the collision"
+LATER = r"light from the IP \(first quartile\): is their unit ns, and their origin the collision"
 OWN_HELIX = r"\d% of \d+ tracks have the charge and momentum of their omega, phi and tan_lambda in \d"
 
 
@@ -423,8 +423,9 @@ OWN_HELIX = r"\d% of \d+ tracks have the charge and momentum of their omega, phi
         (tracks(-1, "charge"), r"[78]\d% of \d+ tracks bend against their charge"),
         (energy(1000.0), r"hits have \d\d\d\.\d+ times the energy of stable particles that shower"),
         (energy(2.0), "hits have 1.[789].* times the energy of stable particles"),
-        (hits(lambda of: {"time": 1e3 * of["time"]}), r"of ecal_barrel are \S+ " + LATER),
-        (hits(lambda of: {"time": of["time"] + 50}), "of ecal_barrel are (50|42|43) " + LATER),
+        (hits(lambda of: {"time": 1e3 * of["time"]}), r"of ecal_barrel come \S+ ns after " + LATER),
+        (hits(lambda of: {"time": of["time"] + 50}), "of ecal_barrel come (50|42|43) ns after " + LATER),
+        (hits(lambda of: {"time": of["time"] - 50}), "of ecal_barrel come (50|42|43) ns before " + LATER),
         (without_largest("hits"), r"entry \d: no hits of the ECAL, and .* at least \d+; entry \d: no hits of the HCAL"),
         (kept("hits", lambda of: of["event"] < 0), "no event has hits, and .* tracks"),
         (without_largest("tracks"), r"entry \d: no tracks, and most other events have at least"),
@@ -1204,13 +1205,26 @@ def two_crystals(events):
     return dataclasses.replace(events, detector=with_parts(events.detector, "ecal", layers=ranges))
 
 
-def test_only_a_gun_has_as_many_true_particles_in_each_event(many):
+def test_slow_particles_and_straight_tracks_are_right(many):
+    """Protons of 0.5 GeV come 7 ns after light; the helix of a straight track gives no momentum."""
+    said = problems(tracks(0.0, "omega")(hits(lambda of: {"time": of["time"] + 7})(many[:6])))
+    assert not said & {"times", "track parameters"}
+
+
+def test_a_gun_has_as_many_particles_and_tracks_in_each_event(many):
     scales = measure(many)
-    number = scales.table("events")["particles"]
-    number[:] = 40
-    assert not any("none has more" in check.text for check in compare(scales) if not check.good)
-    number[:20] = 30
-    assert "70 events have 40 true particles, and none has more" in "".join(check.text for check in compare(scales))
+    table = scales.table("events")
+    for name in ("particles", "n stable", "tracks"):
+        table[name][:] = 40
+    assert "limits" not in {check.name for check in compare(scales) if not check.good}
+    table["n stable"][:20] = 30
+    said = problems_of(compare(scales))
+    assert "90 events have 40 true particles, and none has more" in said
+    assert "90 events have 40 tracks, and none has more" in said
+    # Without truth: of 40 particles some have no track.
+    table["tracks"][:], table["particles"][:] = np.random.default_rng(1).binomial(40, 0.98, 90), 1
+    assert np.count_nonzero(table["tracks"] == 40) > 30
+    assert "limits" not in {check.name for check in compare(scales) if not check.good}
 
 
 def test_nothing_is_said_of_the_layers_of_two_crystals(cld_rec):
