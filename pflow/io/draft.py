@@ -510,15 +510,7 @@ def _calorimeter(group: Group, file: PodioFile, answers: Answers, slope: float) 
         in_barrel = sample.radius > slope * np.abs(sample.position[:, 2])
         region, most = ("barrel", in_barrel) if 2 * in_barrel.sum() > len(sample) else ("endcap", ~in_barrel)
         cells = measure_cells([sample[most]], region) or cells
-    crossed = (
-        "the cells are bars, which cross from layer to layer" if measure.crossed_bars(sample, group.region) else ""
-    )
-    try:
-        layers, text = _layers(cells, absorber)
-    except ConfigError as error:
-        if not crossed:
-            raise
-        raise ConfigError(f"{error}: {crossed}: give the thickness of one (PbWO4:10), or write the layers") from error
+    layers, text = _layers(cells, absorber)
     note("layers", "given" if absorber else "fill in", text, layers)
     # Without layers, hits are at cell centres: the first is as far behind the face as the last before the end.
     depth = sum(part.count * part.pitch for part in layers)
@@ -537,7 +529,7 @@ def _calorimeter(group: Group, file: PodioFile, answers: Answers, slope: float) 
         if len(cells.pitches) == 2 and not absorber:  # the distance of their centres is the mean of both
             alike = f"as if both layers were {cells.pitches[0]:g} mm thick, which --absorber corrects"
             how, text = "guessed", f"{alike}; {seen}"
-    if other := measure.other_end(sample.position[:, 2]) if group.region == "endcap" else "":
+    if group.region == "endcap" and (other := measure.other_end(sample.position[:, 2])):
         how, text = "guessed", f"{other}; the layers are its, too"
     for field, face in faces.items():
         note(field, how, text, round(face, 1))
@@ -546,14 +538,12 @@ def _calorimeter(group: Group, file: PodioFile, answers: Answers, slope: float) 
         text = "by the layers" if len(as_good) == 1 else f"{' or '.join(map(str, as_good))} fit the layers equally well"
         note("sides", "measured" if len(as_good) == 1 else "guessed", f"{text}; 0: a cylinder", cells.shape.sides)
         note("phase", "measured", "rad, azimuth of the normal of a side", round(cells.shape.phase, 4))
-    unequal = f"{crossed}:" if crossed else "of oblong or unequal cells"
-    neighbour = f"mm to the nearest neighbour; {unequal} write the root of their mean area"
-    size = (
-        ("guessed" if crossed else "measured", neighbour)
-        if cells.size
-        else ("fill in", "mm; too few cells are hit (--entries)")
-    )
-    note("cell_size", *size, cells.size or None)
+    how, text = "fill in", "mm; too few cells are hit (--entries)"
+    if cells.size:
+        bars = measure.crossed_bars(sample, group.region)
+        how, unequal = ("guessed", f"{bars}:") if bars else ("measured", "of oblong or unequal cells")
+        text = f"mm to the nearest neighbour; {unequal} write the root of their mean area"
+    note("cell_size", how, text, cells.size or None)
     required = group.kind != "muon" and group.region != "other"
     place: Any = {"name": group.name, "kind": group.kind, "region": group.region}
     return Calorimeter(**place, required=required, **values), notes

@@ -155,20 +155,20 @@ def other_end(z: Floats) -> str:
     # Of few hits none may be in the first layers.
     if min(len(ahead), len(behind)) < geometry.MIN_CELLS or abs(ahead.min() + behind.max()) <= UNLIKE:
         return ""
-    return (
-        f"the first hits of the endcaps are at z = {behind.max():.0f} and {ahead.min():.0f} mm; this is the nearer one"
-    )
+    places = f"z = {behind.max():.0f} and {ahead.min():.0f} mm"
+    return f"the first hits of the endcaps are at {places}; this is the nearer one"
 
 
-def crossed_bars(sample: HitSample, region: str) -> bool:
-    """Whether cells are long along one axis in some layers, and along the other one in others."""
+def crossed_bars(sample: HitSample, region: str) -> str:
+    """That cells are long along one axis in some layers, and along the other one in others, in words; "": not so."""
     if sample.layer is None:
-        return False
+        return ""
     x, y, z = np.round(sample.position.T)
     axes = (z, np.round(np.arctan2(y, x), 3)) if region == "barrel" else (x, y)
     layers = [sample.layer == number for number in np.unique(sample.layer)]
     n_first, n_second = (np.array([len(np.unique(axis[mine])) for mine in layers]) for axis in axes)
-    return bool(min((n_first > 2 * n_second).mean(), (n_second > 2 * n_first).mean()) > 0.25)
+    crossed = min((n_first > 2 * n_second).mean(), (n_second > 2 * n_first).mean()) > 0.25
+    return "the cells are bars, which cross from layer to layer" if crossed else ""
 
 
 def _rows_of_towers(position: Floats, distance: Floats, region: str) -> bool:

@@ -291,8 +291,8 @@ class RunFolder(pl.Callback):  # type: ignore[misc]
                 with replacing(self.folder / f"training.{kind}", force=True) as path:
                     path.write_bytes(rendered(figure, kind))
         elif not (self.logs or trainer.fast_dev_run):
-            log = f"CSV logs in {self.folder}/logs, which a CSVLogger with save_dir {self.folder} and name logs writes"
-            print(f"training.png is not drawn, as it shows {log}, and so does pflow without --trainer.logger")
+            text = f"training.png is not drawn: it shows the CSV logs in {self.folder}/logs, which pflow writes without"
+            print(f"{text} --trainer.logger, and a CSVLogger with save_dir {self.folder} and name logs")
         best = best_of(trainer, self.folder)
         if best.best_model_score is not None and Path(best.best_model_path).is_file():
             epoch = read_checkpoint(best.best_model_path).header.provenance["epoch"] + 1

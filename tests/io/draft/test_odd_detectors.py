@@ -126,14 +126,10 @@ def test_crystal_bars_that_cross_from_layer_to_layer_are_said(made_up, write_mad
     content[y] = distance * np.sin(side) + across * np.cos(side)
     content[z] = np.where(along_z, np.round(content[z] / 200) * 200, content[z])
     path = write_made_up(without(made_up(), "ECALBarrel") | content)
-    note = draft_detector(path, Answers(absorber={"ecal_barrel": "PbWO4:10"})).notes[
-        "calorimeters.ecal_barrel.cell_size"
-    ]
+    notes = draft_detector(path, Answers(absorber={"ecal_barrel": "PbWO4:10"})).notes
+    note = notes["calorimeters.ecal_barrel.cell_size"]
     assert note.text.endswith("the cells are bars, which cross from layer to layer: write the root of their mean area")
-    said = (
-        r"200 mm in a layer of 10 mm .*: the cells are bars, which cross from layer to layer: give the thickness of one"
-    )
-    with pytest.raises(ConfigError, match=said):
+    with pytest.raises(ConfigError, match=r"200 mm in a layer of 10 mm .* give that of one layer"):
         draft_detector(path, Answers(absorber={"ecal_barrel": "PbWO4:200"}))
 
 
