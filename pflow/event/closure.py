@@ -285,20 +285,25 @@ class _Entries:
         )
 
 
-def nearest_angle(towards: Floats, bounds: Index) -> Floats:
-    """Angle of each unit vector [N, 3] to the nearest other one of its event, rad [N]; pi without one."""
-    angle = np.zeros(len(towards))
+def nearest_other(towards: Floats, bounds: Index) -> tuple[Index, Floats]:
+    """Index of the nearest other one to each unit vector [N, 3] of an event, and their angle, rad [N].
+
+    Without another one its own index and pi.
+    """
+    index, angle = np.arange(len(towards)), np.full(len(towards), np.pi)
     for (mine,) in jagged.slices(bounds):
-        cosine = towards[mine] @ towards[mine].T
-        np.fill_diagonal(cosine, -1.0)  # none is its own neighbour
-        angle[mine] = np.arccos(np.clip(cosine.max(axis=1, initial=-1.0), -1.0, 1.0))
-    return angle
+        if mine.stop - mine.start > 1:
+            cosine = towards[mine] @ towards[mine].T
+            np.fill_diagonal(cosine, -2.0)  # below the cosine to any other one
+            index[mine] = mine.start + cosine.argmax(axis=1)
+            angle[mine] = np.arccos(np.clip(cosine.max(axis=1), -1.0, 1.0))
+    return index, angle
 
 
 def _cones(detector: Detector, hits: FlatHits, tracks: _Entries, hadronic: float) -> tuple[Floats, Floats, Floats]:
     """`narrow`, `around` and `separation` of `TrackDeposits`; `hadronic`: mean scale of the HCALs, which may differ."""
     n, towards = len(tracks.index), tracks.towards[tracks.index]
-    separation = nearest_angle(towards, tracks.bounds)
+    _, separation = nearest_other(towards, tracks.bounds)
     alone = np.flatnonzero((separation > ALONE) & (tracks.p > MIN_CONE))
     row, hit, cosine = hits.around(towards[alone], np.searchsorted(alone, tracks.bounds), ALONE)
     parts = detector.calorimeters

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pflow.event import jagged
-from pflow.event.closure import ALONE, MIN_MOMENTUM, N_LAYERS, WIDTH, FlatHits, TrackDeposits, nearest_angle
+from pflow.event.closure import ALONE, MIN_MOMENTUM, N_LAYERS, WIDTH, FlatHits, TrackDeposits, nearest_other
 from pflow.event.events import Events
 from pflow.event.jagged import Links, assigned_particle
 from pflow.event.schema import PXYZ
@@ -24,7 +24,7 @@ from pflow.event.truth import STABLE_STATUS, select_targets
 from pflow.physics.arrays import Floats, Index, Mask
 from pflow.physics.detector import ECAL, HCAL, Detector
 from pflow.physics.geometry import kind_index, layers_by_position
-from pflow.physics.kinematics import angle_between, momentum_from_track, unit_vector
+from pflow.physics.kinematics import Array, angle_between, momentum_from_track, unit_vector
 from pflow.physics.pdg import decays_at_once, is_invisible, known_charges
 
 ELECTRON, MUON, TAU, PHOTON, PI0, NEUTRAL_HADRONS = 11, 13, 15, 22, 111, (130, 2112)
@@ -211,8 +211,8 @@ def _in_jets(events: Events) -> Mask:
     Jets have a typical share of charged particles; of single ones it is any, and each is compared with what it leaves.
     """
     momentum, bounds = jagged.vectors(events.tracks, field="momentum"), jagged.offsets(jagged.count(events.tracks))
-    size, beside = np.linalg.norm(momentum, axis=1), nearest_angle(unit_vector(momentum), bounds) < ALONE
-    return np.asarray(2 * jagged.total(size * beside, bounds) > jagged.total(size, bounds))
+    size, (_, angle) = np.linalg.norm(momentum, axis=1), nearest_other(unit_vector(momentum), bounds)
+    return np.asarray(2 * jagged.total(size * (angle < ALONE), bounds) > jagged.total(size, bounds))
 
 
 def _by_part(
@@ -269,7 +269,7 @@ def _of_events(events: Events, hits: FlatHits, particles: ak.Array | None) -> di
     return table
 
 
-def count_copies(event: Index, momentum: npt.NDArray[np.floating[Any]], n_events: int) -> Index:
+def count_copies(event: Index, momentum: Array, n_events: int) -> Index:
     """Number of particles of each event above `SOFT` with a momentum that an earlier one has, int64 [event]."""
     hard = np.linalg.norm(momentum, axis=1) > SOFT
     event, momentum = event[hard], momentum[hard]
@@ -476,16 +476,10 @@ def _of_pairs(particles: ak.Array) -> dict[str, npt.NDArray[Any]]:
     photons = np.flatnonzero(photons)
     event, energy = event[photons], columns["energy"][photons].astype(np.float64)
     momentum = jagged.momenta(particles)[photons]
-    bounds, direction = np.searchsorted(event, np.arange(len(particles) + 1)), unit_vector(momentum)
-    pairs = [np.zeros((0, 2), dtype=np.int64)]
-    for (mine,) in jagged.slices(bounds):
-        if mine.stop - mine.start > 1:
-            cosine = direction[mine] @ direction[mine].T
-            np.fill_diagonal(cosine, -2.0)
-            nearest, number = cosine.argmax(axis=1), np.arange(len(cosine))
-            first = np.flatnonzero((nearest[nearest] == number) & (number < nearest))
-            pairs.append(mine.start + np.stack([first, nearest[first]], axis=1))
-    both = np.concatenate(pairs)
+    nearest, _ = nearest_other(unit_vector(momentum), np.searchsorted(event, np.arange(len(particles) + 1)))
+    number = np.arange(len(nearest))
+    first = np.flatnonzero((nearest[nearest] == number) & (number < nearest))
+    both = np.stack([first, nearest[first]], axis=1)
     total = energy[both].sum(axis=1)
     mass = np.sqrt(np.maximum(total**2 - (momentum[both].sum(axis=1) ** 2).sum(axis=1), 0.0))
     chosen = (total > MIN_PION) & (mass > PI0_RANGE[0]) & (mass < PI0_RANGE[1])
@@ -567,7 +561,7 @@ def _without_hits(hits: FlatHits, deposits: TrackDeposits) -> dict[str, npt.NDAr
     return {"without hits": momentum, "n without hits": number}
 
 
-def _near(momentum: Floats, other: Floats) -> tuple[Floats, Floats, Mask]:
+def _near(momentum: Array, other: Array) -> tuple[Array, Array, Mask]:
     """Ratio of transverse momenta, angle, rad, and whether both are near (`OFF_BY`) of each track [track]."""
     with np.errstate(divide="ignore", invalid="ignore"):  # of straight tracks, and null momenta
         ratio = np.hypot(*momentum[:, :2].T) / np.hypot(*other[:, :2].T)
