@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from pflow.cli.main import add_file_options, add_option, add_options, number, read_options, truth_options
+from pflow.cli.main import add_file_options, add_options, number, read_options, truth_options
 from pflow.errors import ConfigError, PflowError, reading
 from pflow.io.atomic import check_output
 from pflow.show import text_facts, text_table
@@ -252,7 +252,7 @@ def _by_name(option: str, pairs: Sequence[tuple[str, str]]) -> dict[str, str]:
 def detector_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of `pflow detector`."""
     parser.add_argument("file", metavar="FILE", help="EDM4hep or other podio file (TTree or RNTuple)")
-    add_option(parser, "output", metavar="YAML", help="file to write")
+    add_options(parser, "output", metavar="YAML", help="file to write")
     parser.add_argument("--name", help="name of the detector (default: its name in the simulation, or the file's name)")
     parser.add_argument("--b-field", type=float, metavar="T", help="field along z, tesla (default: from file, tracks)")
     absorber = (
@@ -272,7 +272,7 @@ def detector_arguments(parser: argparse.ArgumentParser) -> None:
     tracks_as = "detector whose track resolutions --truth-tracks takes for tracks from Monte Carlo particles: cld"
     parser.add_argument("--tracks-as", metavar="DETECTOR", help=tracks_as)
     parser.add_argument("--entries", **number(1, 100, "N", "events to read (default: %(default)s)"))
-    add_option(parser, "force")
+    add_options(parser, "force")
 
 
 def detector(args: argparse.Namespace) -> int:
@@ -338,7 +338,7 @@ def convert_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("output", metavar="OUT.root", help="flat ntuple in the layout g4")
     add_file_options(parser, detector="detector of the input (built-in name or YAML file)")
     text = "unusable entry: stop with an error, or write it empty and count it in a warning (default: raise)"
-    add_option(parser, "on-error", help=text)
+    add_options(parser, "on-error", help=text)
     add_options(parser, "chunk-size", "force")
 
 

@@ -185,23 +185,18 @@ OTHER_DETECTOR = (
 _ALSO = {"output": "-o", "quiet": "-q", "min-energy": "--e-min"}  # as in Python and in `pflow fit`
 
 
-def add_option(parser: argparse._ActionsContainer, name: str, *, otherwise: str = "", **settings: Any) -> None:
-    """Declare an option of `OPTIONS` in a parser or group; `settings` override the table's.
+def add_options(parser: argparse._ActionsContainer, *names: str, otherwise: str = "", **settings: Any) -> None:
+    """Declare options of `OPTIONS` in a parser or group; `settings` override the table's.
 
-    With `otherwise` it may be left out; it is then None, and the help gives `otherwise` as the default.
+    With `otherwise` they may be left out; they are then None, and the help gives `otherwise` as the default.
     """
-    declared = dict(OPTIONS[name])
-    if otherwise:
-        text = f"{declared['help'].partition(' (default')[0]} (default: {otherwise})"
-        declared |= {"required": False, "default": None, "help": text}
-    also = [_ALSO[name]] if name in _ALSO else []
-    parser.add_argument(*also, f"--{name}", **{**declared, **settings})
-
-
-def add_options(parser: argparse.ArgumentParser, *names: str) -> None:
-    """Declare several of `OPTIONS` as they stand."""
     for name in names:
-        add_option(parser, name)
+        declared = dict(OPTIONS[name])
+        if otherwise:
+            text = f"{declared['help'].partition(' (default')[0]} (default: {otherwise})"
+            declared |= {"required": False, "default": None, "help": text}
+        also = [_ALSO[name]] if name in _ALSO else []
+        parser.add_argument(*also, f"--{name}", **{**declared, **settings})
 
 
 def read_options(args: argparse.Namespace, **expected: Any) -> ReadOptions:
@@ -246,7 +241,7 @@ def warn_of_training(
 
 def add_file_options(parser: argparse.ArgumentParser, *, detector: str) -> None:
     """Declare how event files are read: ``--detector`` with its own help text and the other options of reading."""
-    add_option(parser, "detector", help=detector)
+    add_options(parser, "detector", help=detector)
     add_options(parser, "schema", "layout", "truth-tracks")
 
 

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 from pflow.cli.main import (
     OTHER_DETECTOR,
     add_file_options,
-    add_option,
     add_options,
     choice,
     progress_bar,
@@ -28,9 +27,9 @@ if TYPE_CHECKING:
 def reconstruct_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of `pflow reconstruct`."""
     parser.add_argument("inputs", nargs="+", metavar="IN.root", help="event files; truth is not needed")
-    add_option(parser, "checkpoint", otherwise="general")
+    add_options(parser, "checkpoint", otherwise="general")
     place = parser.add_mutually_exclusive_group(required=True)
-    add_option(
+    add_options(
         place,
         "output",
         required=False,
@@ -67,14 +66,14 @@ def reconstruct_arguments(parser: argparse.ArgumentParser) -> None:
         "5 to 40 mm). Smaller cells separate closer photons, but take longer",
     )
     add_file_options(parser, detector=OTHER_DETECTOR)
-    add_option(
+    add_options(
         parser,
         "on-error",
         help="unusable entry: stop without output, or write a flagged empty entry and count it in a warning; with "
         "--output-dir also unusable file: stop, or list it at the end (default: raise)",
     )
     add_options(parser, "max-particles", "max-hits", "batch-size", "chunk-size", "device", "cluster", "force")
-    add_option(parser, "quiet", help="no progress bar")
+    add_options(parser, "quiet", help="no progress bar")
 
 
 def reconstruct(args: argparse.Namespace) -> int:
@@ -121,7 +120,7 @@ def calibrate_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of `pflow calibrate`."""
     text = "event files with truth, not the test files; patterns may be quoted"
     parser.add_argument("inputs", nargs="+", metavar="VAL.root", help=text)
-    add_option(parser, "checkpoint")
+    add_options(parser, "checkpoint")
     for name, text in CHOICES.items():
         option, text = f"--{name.replace('_', '-')}", f"{text} (default: the model's own)"
         parser.add_argument(option, nargs="+", type=float, metavar="P", help=text)
@@ -134,8 +133,8 @@ def calibrate_arguments(parser: argparse.ArgumentParser) -> None:
     add_file_options(parser, detector=OTHER_DETECTOR)
     add_options(parser, "on-error", "batch-size", "chunk-size", "device")
     text = "folder to create: calibrated weights and header, as from `pflow export --format weights`"
-    add_option(parser, "output", metavar="DIR", help=text)
-    add_option(parser, "force")
+    add_options(parser, "output", metavar="DIR", help=text)
+    add_options(parser, "force")
 
 
 def calibrate(args: argparse.Namespace) -> int:
@@ -217,16 +216,16 @@ def calibrate(args: argparse.Namespace) -> int:
 
 def export_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of `pflow export`."""
-    add_option(parser, "checkpoint")
+    add_options(parser, "checkpoint")
     text = (
         "onnx: graphs (encoder.onnx, decoder.onnx and, for some networks, refinement.onnx) and tokens.json, which "
         "says how to use them, for C++; weights: model.safetensors and model.json, a checkpoint for pflow"
     )
     parser.add_argument("--format", **choice("onnx", "weights", text=text))
     text = "detector of the graphs (built-in name or YAML file), for a model of any detector"
-    add_option(parser, "detector", help=f"{text} (default: that of its first training file)")
-    add_option(parser, "output", metavar="DIR", help="folder to make")
-    add_option(parser, "force")
+    add_options(parser, "detector", help=f"{text} (default: that of its first training file)")
+    add_options(parser, "output", metavar="DIR", help="folder to make")
+    add_options(parser, "force")
 
 
 def export(args: argparse.Namespace) -> int:

@@ -14,7 +14,7 @@ from typing import Any
 
 import yaml
 
-from pflow.cli.main import add_option, main
+from pflow.cli.main import add_options, main
 from pflow.config import builtin_names, from_plain, load_yaml, resolve, to_plain
 from pflow.errors import ConfigError, InputError, check_choice, check_fields, nearest
 from pflow.io.atomic import check_output, disk_errors, replacing
@@ -145,7 +145,7 @@ def recipe_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "options", nargs="*", metavar="-- OPTION", help="options of `pflow fit` for all stages, after a --"
     )
-    add_option(parser, "output", metavar="DIR", help="folder for all outputs")
+    add_options(parser, "output", metavar="DIR", help="folder for all outputs")
     parser.add_argument(
         "--data-dir",
         metavar="DIR",

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 from pflow.cli.main import (
     add_file_options,
-    add_option,
     add_options,
     choice,
     number,
@@ -34,7 +33,7 @@ def evaluate_arguments(parser: argparse.ArgumentParser) -> None:
     )
     text = "the event files that they were made from, in the same order"
     parser.add_argument("--truth", required=True, nargs="+", metavar="IN.root", help=text)
-    add_option(parser, "output", metavar="DIR", help="folder for metrics.json, report.html and the plots")
+    add_options(parser, "output", metavar="DIR", help="folder for metrics.json, report.html and the plots")
     parser.add_argument(
         "--compare",
         action="append",
@@ -43,10 +42,9 @@ def evaluate_arguments(parser: argparse.ArgumentParser) -> None:
         help="another reconstruction of the same events, evaluated beside the first; may be given several times, also "
         "with the same NAME for several files",
     )
-    add_option(parser, "collection")
-    for name in ("rule", "min-energy", "stable-status", "invisible"):
-        add_option(parser, name, otherwise="as the model was trained")
-    add_option(parser, "ignore-tracks")
+    add_options(parser, "collection")
+    add_options(parser, "rule", "min-energy", "stable-status", "invisible", otherwise="as the model was trained")
+    add_options(parser, "ignore-tracks")
     text = (
         "cost of a match: energy and angle with a cut; shared hits, for which each RECO.root needs links from "
         "hits, and IN.root's reference is left out (HitPF's rule); or equal rank in energy in the event (the first "
@@ -55,15 +53,15 @@ def evaluate_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--match", **choice("angle_energy", "hits", "rank", text=text))
     text = "largest cost of a match by energy and angle (default: 3)"
     parser.add_argument("--cut", metavar="COST", help=text)
-    add_option(parser, "no-oracle")
+    add_options(parser, "no-oracle")
     add_file_options(parser, detector="detector of the truth files (built-in name or YAML file)")
-    add_option(
+    add_options(
         parser,
         "on-error",
         help="unusable entry: stop with an error, or skip it and count it in a warning; with one output per file also "
         "an unusable file (default: raise)",
     )
-    add_option(
+    add_options(
         parser,
         "chunk-size",
         default=500,
@@ -189,7 +187,7 @@ def scan_arguments(parser: argparse.ArgumentParser) -> None:
         help="event files with truth; the files of the first file's detector are the nominal sample, and each further "
         "detector is a point of the scan",
     )
-    add_option(
+    add_options(
         parser,
         "output",
         metavar="DIR",
@@ -206,10 +204,10 @@ def scan_arguments(parser: argparse.ArgumentParser) -> None:
     )
     text = "all combinations of the values (default: vary one parameter at a time)"
     parser.add_argument("--grid", action="store_true", help=text)
-    add_option(parser, "checkpoint", otherwise="%(default)s", default="general")
+    add_options(parser, "checkpoint", otherwise="%(default)s", default="general")
     text = "a model tuned to the nominal sample; its ratio to the untuned model there is the model's own error"
     parser.add_argument("--tuned", metavar="MODEL", help=text)
-    add_option(
+    add_options(
         parser,
         "detector",
         action="append",
@@ -217,18 +215,16 @@ def scan_arguments(parser: argparse.ArgumentParser) -> None:
         "files, or once for each, in their order",
     )
     add_options(parser, "schema", "layout", "truth-tracks")
-    for name in ("rule", "min-energy"):
-        add_option(parser, name, otherwise="as the model was trained")
+    add_options(parser, "rule", "min-energy", otherwise="as the model was trained")
     parser.add_argument("--entries", **number(1, None, "N", "most entries of each file (default: all)"))
-    add_option(parser, "no-oracle")
+    add_options(parser, "no-oracle")
     parser.add_argument(
         "--no-null-test", action="store_true", help="leave out the null test (all lengths scaled: the same physics)"
     )
-    add_option(parser, "on-error")
-    add_options(parser, "max-hits", "batch-size", "chunk-size", "device", "cluster")
+    add_options(parser, "on-error", "max-hits", "batch-size", "chunk-size", "device", "cluster")
     text = "replace existing outputs, and points made with other settings; matching finished points stay"
-    add_option(parser, "force", help=text)
-    add_option(parser, "quiet")
+    add_options(parser, "force", help=text)
+    add_options(parser, "quiet")
 
 
 def scan(args: argparse.Namespace) -> int:
@@ -274,8 +270,8 @@ def display_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--reco", metavar="RECO.root", help="output of pflow reconstruct whose particles are drawn")
     text = "entry of RECO.root if it joins several inputs (default: --entry)"
     parser.add_argument("--reco-entry", **number(0, None, "N", text))
-    add_option(parser, "collection")
-    add_option(
+    add_options(parser, "collection")
+    add_options(
         parser,
         "output",
         required=False,
@@ -291,10 +287,10 @@ def display_arguments(parser: argparse.ArgumentParser) -> None:
         "algorithm in IN.root (the nearest in angle if the algorithm assigns no hits); its energy; its subdetector "
         "(default: the first of these in the file)",
     )
-    add_option(parser, "rule", help="truth rule: which true particles are drawn (default: stable)")
+    add_options(parser, "rule", help="truth rule: which true particles are drawn (default: stable)")
     add_options(parser, "stable-status", "invisible")
     add_file_options(parser, detector="detector of the file (built-in name or YAML file)")
-    add_option(parser, "force")
+    add_options(parser, "force")
 
 
 def display(args: argparse.Namespace) -> int:
