@@ -205,23 +205,19 @@ class FlatReader:
         self._weights = EventWeights(self.tree, self.path, used=used)
         self.notes = earlier_trees(directory, layout.tree, self.tree)
         self._calorimeter_of_code = self._codes(note)
-        absent = []  # parts and branches of the layout that the file does not hold
+        built_in, absent = layout.is_built_in, []  # parts and branches of the layout that the file does not hold
         for part, fields in self.layout.parts.items():
             expected = {branch.branch for branch in fields.values() if not branch.optional}
             # A part that is missing as a whole is reported once, not by each of its branches.
-            if self._parts[part]:
-                absent += sorted(expected - keys)
-            elif expected:
-                absent.append(part)
+            lost = sorted(expected - keys) if self._parts[part] else []
+            absent += lost if self._parts[part] or not expected else [part]
+            for branch in () if note or built_in else lost:
+                text = f"layout '{self.layout.name}' names {branch}, which the file does not have"
+                found = ", ".join(nearest(branch, keys)) or "none"
+                self.notes[branch] = f"{text} (nearest matches: {found}): correct it, or mark it optional"
         if self.layout.event is not None and self._event is None:
             absent.append(self.layout.event)
         self.absent = tuple(absent)
-        if not layout.is_built_in:
-            for part, fields in self.layout.parts.items() if not note else ():
-                for lost in (b.branch for b in fields.values() if self._parts[part] and b.branch in absent):
-                    text = f"layout '{self.layout.name}' names {lost}, which the file does not have"
-                    found = ", ".join(nearest(lost, keys)) or "none"
-                    self.notes[lost] = f"{text} (nearest matches: {found}): correct it, or mark it optional"
         tracks = self._parts.get("tracks")
         if tracks and not {"calo_x", "d0"} & set(tracks):
             text = "tracks have no place, neither calo_x, calo_y and calo_z nor d0 and z0: they are followed from the"
