@@ -129,11 +129,7 @@ def merged(configuration: Mapping[str, Any], changes: Mapping[str, Any]) -> dict
 def load_recipe(source: str | Path) -> TrainingRecipe:
     """Read a recipe from a YAML file, or by the name of one that comes with pflow; ConfigError if it is not valid."""
     path = resolve("recipes", source)
-    content = load_yaml(path)
-    try:
-        return from_plain(TrainingRecipe, content, "top level")
-    except ConfigError as error:
-        raise ConfigError(f"{path}: not a recipe: {error}") from error
+    return from_plain(TrainingRecipe, load_yaml(path), f"{path}: not a recipe")
 
 
 def recipe_arguments(parser: argparse.ArgumentParser) -> None:
