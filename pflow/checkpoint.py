@@ -255,8 +255,7 @@ def load_model(source: str | Path) -> TrainedModel:
     load_weights(reconstructor, checkpoint)
     tokeniser, parts = checkpoint.header.tokeniser, checkpoint.header.provenance.get("calibrated_on", ())
     with reading("what it was calibrated on is unknown", file=checkpoint.path, field="provenance.calibrated_on"):
-        names: Any = next((part["detectors"] for part in reversed(parts) if part.get("detectors")), {})
-        names = dict(names) if isinstance(names, Mapping) else dict.fromkeys(names)  # before, names alone
+        names = dict(next((part["detectors"] for part in reversed(parts) if part.get("detectors")), {}))
     if tokeniser.sample is not None:
         tokeniser = dataclasses.replace(tokeniser, sample=dataclasses.replace(tokeniser.sample, calibrated_for=names))
     return TrainedModel(
