@@ -70,7 +70,7 @@ def check_choice(name: object, choices: Iterable[str], what: str) -> None:
     """Raise a `ConfigError` for a name that is not among the choices; says `what` it was to name, and all choices."""
     known = tuple(choices)
     if name not in known:
-        message = f"no {what} '{name}': expected one of {', '.join(known)}"
+        message = f"no {what} '{name}': expected one of {', '.join(known) or 'none'}"
         raise ConfigError(message, suggestions=nearest(name, known))
 
 

@@ -16,7 +16,7 @@ import yaml
 
 from pflow.cli.main import add_options, main
 from pflow.config import builtin_names, from_plain, load_yaml, resolve, to_plain
-from pflow.errors import ConfigError, InputError, check_choice, check_fields, nearest
+from pflow.errors import ConfigError, InputError, check_choice, check_fields
 from pflow.io.atomic import check_output, disk_errors, replacing
 
 SUMMARY = "training.json"
@@ -65,11 +65,11 @@ class TrainingRecipe:
 
     def variant(self, name: str | None) -> TrainingRecipe:
         """The recipe of a variant, or this one if it has none; ConfigError: no such variant."""
-        if name is None and not self.variants:
+        if name is None:
+            if self.variants:
+                raise ConfigError(f"the recipe has variants: choose one with --variant: {', '.join(self.variants)}")
             return self
-        if name is None or name not in self.variants:
-            message = f"no variant '{name}': expected one of {', '.join(self.variants) or 'none'}"
-            raise ConfigError(message, suggestions=nearest(name or "", self.variants))
+        check_choice(name, self.variants, "variant")
         changes = dict(self.variants[name])
         if "stages" in changes:
             return from_plain(TrainingRecipe, {"samples": self.samples, **changes}, f"variant {name}")
