@@ -294,10 +294,13 @@ def choose_sources(
                 "pflow detector FILE --tracks-as DETECTOR takes them from a built-in one, for a file with simulated "
                 "tracker hits (edm4hep::SimTrackerHit)"
             )
-        for needed in (settings.sim_tracker_hits, detector.truth_particles):
+        of = {"sim_tracker_hits": settings.sim_tracker_hits, "truth_particles": detector.truth_particles}
+        for field, needed in of.items():
             if columns.first(*needed) is None:
-                message = f"tracks from Monte Carlo particles need one of {', '.join(needed)}, and the file holds none"
+                needs = f"one of {', '.join(needed)}, and the file holds none"
+                needs = needs if needed else f"{field}, of which detector '{detector.name}' names none"
                 close = nearest(needed[0], columns.collections) if needed else []
+                message = f"tracks from Monte Carlo particles need {needs}"
                 raise InputError(message, file=file.path, field=next(iter(needed), None), suggestions=close)
 
     # Without links from digitised hits to particles, particles follow from the simulated hits that they are linked to.

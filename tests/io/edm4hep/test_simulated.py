@@ -283,6 +283,9 @@ def test_truth_tracks_need_a_description_and_tracker_hits(write, content, toy):
     with pytest.raises(InputError, match="need one of Inner, Outer") as caught:
         open_events(write(without_tracks(content)), detector=detector, truth_tracks=True)
     assert caught.value.field == "Inner"
+    detector = dataclasses.replace(toy, truth_tracks=dataclasses.replace(tracking, sim_tracker_hits=()))
+    with pytest.raises(InputError, match="need sim_tracker_hits, of which detector 'toy' names none"):
+        open_events(write(without_tracks(content)), detector=detector, truth_tracks=True)
 
 
 def test_both_forms_hold_the_same_and_simulated_hits_give_the_digitised_ones(
