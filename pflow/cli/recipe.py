@@ -59,7 +59,7 @@ class TrainingRecipe:
         for name, changes in self.variants.items():
             # Only variants above it in the file, so that none can be a change of itself.
             if "of" in changes:
-                check_choice(changes["of"], known, f"variant before '{name}'")
+                check_choice(changes["of"], known, f"variant before '{name}' called")
             self.variant(name)
             known.append(name)
 

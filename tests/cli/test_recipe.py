@@ -214,7 +214,7 @@ def test_a_variant_that_there_is_not_is_an_error(run):
         ("stages: [{}, 7]", r"'stages\[1\]' must be a mapping, found 7"),
         ("stages: [{}]\nsamples: {vall: [zqq]}", r"samples: unknown field 'vall' \(nearest matches: val\)"),
         ("stages: [{}]\nsamples: {val: zqq}", r"'samples\['val'\]' must be a list of names, found 'zqq'"),
-        ("stages: [{}]\nvariants: {a: {of: b}, b: {}}", "no variant before 'a' 'b': expected one of none"),
+        ("stages: [{}]\nvariants: {a: {of: b}, b: {}}", "no variant before 'a' called 'b': expected one of none"),
         ("stages: [{}]\ncalibrate: {}", "'calibrate' needs validation files: name their samples under 'samples'"),
         ("stages: [{}]\nsamples: {val: [zqq]}\ncalibrate: {output: x}", "calibrate: leave out 'output'"),
     ],
