@@ -19,7 +19,7 @@ import yaml
 
 from pflow.cli.main import add_file_options, add_options, number, read_options, truth_options
 from pflow.errors import ConfigError, PflowError, reading
-from pflow.io.atomic import check_output
+from pflow.io.atomic import check_output, replacing
 from pflow.show import text_facts, text_table
 
 if TYPE_CHECKING:
@@ -281,7 +281,7 @@ def detector(args: argparse.Namespace) -> int:
     A comment beside each value says how it was found: given, in the file, measured with its hits and tracks, or
     guessed. A value that the file does not contain is null: give it as an option, or fill it in.
     """
-    from pflow.io.draft import Answers, draft_detector, write_draft
+    from pflow.io.draft import Answers, draft_detector, draft_to_yaml
     from pflow.io.edm4hep.podio import open_podio
     from pflow.io.open import fitting_detectors, read_events
 
@@ -293,7 +293,8 @@ def detector(args: argparse.Namespace) -> int:
         sim_scale = {name: float(factor) for name, factor in _by_name("--sim-scale", args.sim_scale).items()}
     answers = Answers(**options, absorber=absorber, sim_scale=sim_scale, place=place)
     draft = draft_detector(args.file, answers, max_entries=args.entries)
-    write_draft(draft, args.output, force=args.force)
+    with replacing(args.output, inputs=[args.file], force=args.force) as partial:
+        partial.write_text(draft_to_yaml(draft), encoding="utf-8")
     with suppress(PflowError):  # what is to be filled in is printed below
         # Hits in other units make a smaller detector; that its tracks enter elsewhere is said by the checks of reading.
         read_events(args.file, detector=draft.detector, entry_stop=draft.entries, truth=False)

@@ -25,7 +25,6 @@ from pflow.config import config_dir, to_plain
 from pflow.errors import ConfigError, InputError, nearest
 from pflow.event import jagged
 from pflow.io import draft_measure as measure
-from pflow.io.atomic import replacing
 from pflow.io.draft_measure import CELL, Cells, HitSample, counted, measure_cells
 from pflow.io.edm4hep.podio import Collection, PodioFile, count_objects, link_pairs, list_collections
 from pflow.io.edm4hep.reader import COPY, FORWARD
@@ -646,12 +645,6 @@ def _field(file: PodioFile, detector: Detector, entries: int, notes: Notes, *, g
     nominal = ("better: the nominal value",) if uncertainty else ()
     notes["b_field"] = Note("measured" if uncertainty else "found", "; ".join((*said, *nominal)))
     return float(f"{best:.4g}")
-
-
-def write_draft(draft: DetectorDraft, path: str | Path, *, force: bool = False) -> None:
-    """Write a draft as a file for ``--detector``; one that is there, perhaps filled in, is replaced by `force` only."""
-    with replacing(path, inputs=[draft.path], force=force) as partial:
-        partial.write_text(draft_to_yaml(draft), encoding="utf-8")
 
 
 def draft_to_yaml(draft: DetectorDraft) -> str:
