@@ -373,14 +373,13 @@ class HitMatching:
         )
 
 
-def overlaps(
-    truth: Links, reco: Links, hit_energy: npt.NDArray[np.float64], n_hits: Ints, n_true: Ints, n_reco: Ints
-) -> tuple[Ints, Ints, Floats]:
-    """Pairs of true and reconstructed particles that share a hit, and their overlap, [P]; `hit_energy` [all hits], GeV.
+def match_by_hits(truth: Links, reco: Links, hits: ak.Array, n_true: Ints, n_reco: Ints, rule: HitMatching) -> Matches:
+    """One-to-one assignment of the largest total overlap, or least total 1 - overlap.
 
     The overlap is the intersection over union of their energy-weighted hit sets (HitPF's rule): a hit counts
     min(weight_true, weight_reco) of its energy in the intersection and max(weight_true, weight_reco) in the union.
     """
+    hit_energy, n_hits = jagged.flat(hits["energy"], np.float64), jagged.count(hits)
     true_hit, true_particle = truth.flat_source(n_hits), truth.flat_particle(n_true)
     reco_hit, reco_particle = reco.flat_source(n_hits), reco.flat_particle(n_reco)
     a, b = with_same_source(true_hit, reco_hit)
@@ -391,13 +390,7 @@ def overlaps(
     union = np.bincount(true_particle, true_weight * hit_energy[true_hit], int(n_true.sum()))[i] - intersection
     union += np.bincount(reco_particle, reco_weight * hit_energy[reco_hit], int(n_reco.sum()))[j]
     # Particles whose hits have no energy would give 0 / 0.
-    return i, j, np.divide(intersection, union, out=np.zeros(len(i)), where=union > 0)
-
-
-def match_by_hits(truth: Links, reco: Links, hits: ak.Array, n_true: Ints, n_reco: Ints, rule: HitMatching) -> Matches:
-    """One-to-one assignment of the largest total overlap, or least total 1 - overlap."""
-    energy = jagged.flat(hits["energy"], np.float64)
-    i, j, overlap = overlaps(truth, reco, energy, jagged.count(hits), n_true, n_reco)
+    overlap = np.divide(intersection, union, out=np.zeros(len(i)), where=union > 0)
     # Compared as the cost that the solver sees: `overlap >= min_overlap` can round the other way.
     possible = 1.0 - overlap <= rule.cut
     return _best_pairs(jagged.event_index(n_true), i[possible], j[possible], 1.0 - overlap[possible], rule.cut)

@@ -13,7 +13,7 @@ from pflow.event.schema import make_hits
 from pflow.event.truth import select_targets
 from pflow.io.open import read_events
 from pflow.metrics import match as module
-from pflow.metrics.match import HitMatching, Matching, angle, angle_energy, match, match_by_hits, overlaps
+from pflow.metrics.match import HitMatching, Matching, angle, angle_energy, match, match_by_hits
 
 RULE = Matching()
 BY_RANK = Matching(cost="rank", cut=0.5)
@@ -177,10 +177,13 @@ def sets(*particles, counts=None):
     return Links.by_event(*columns[:3].astype(int), columns[3], len(n_particles)), n_particles
 
 
+def matches_by_hits(truth, reco, energy=ENERGY, **options):
+    hits = make_hits(**dict.fromkeys(("energy", "x", "y", "z"), [energy.tolist()] * len(truth[1])))
+    return match_by_hits(truth[0], reco[0], hits, truth[1], reco[1], HitMatching(**options))
+
+
 def pairs_by_hits(truth, reco, **options):
-    n_events = len(truth[1])
-    hits = make_hits(**dict.fromkeys(("energy", "x", "y", "z"), [ENERGY.tolist()] * n_events))
-    matches = match_by_hits(truth[0], reco[0], hits, truth[1], reco[1], HitMatching(**options))
+    matches = matches_by_hits(truth, reco, **options)
     return list(zip(matches.truth.tolist(), matches.reco.tolist(), strict=True))
 
 
@@ -190,13 +193,13 @@ def pairs_by_hits(truth, reco, **options):
         pytest.param({0: 1, 1: 1}, {1: 1, 2: 1}, ENERGY, [3 / 9], id="hit 1 of hits 0, 1 and 2"),
         pytest.param({0: 0.25}, {0: 0.75}, ENERGY, [0.25 / 0.75], id="smaller over larger weight"),
         pytest.param({0: 1}, {1: 1}, ENERGY, [], id="no common hit"),
-        pytest.param({0: 1}, {0: 1}, np.zeros(1), [0], id="no energy"),
+        pytest.param({0: 1}, {0: 1}, np.zeros(1), [], id="no energy"),
     ],
 )
 def test_overlap(true, reco, energy, expected):
-    i, j, overlap = overlaps(sets(true)[0], sets(reco)[0], energy, np.array([len(energy)]), *2 * (np.array([1]),))
-    assert i.tolist() == j.tolist() == [0] * len(expected)
-    assert overlap == pytest.approx(expected)
+    matches = matches_by_hits(sets(true), sets(reco), energy, min_overlap=1e-9)
+    assert matches.truth.tolist() == matches.reco.tolist() == [0] * len(expected)
+    assert 1 - matches.cost == pytest.approx(expected)
 
 
 def test_the_total_overlap_is_the_largest_of_allowed_pairs():
