@@ -295,7 +295,7 @@ def reconstruct(
         error = events.error_of(events.without_truth().violations(clones=True)[0])
         warn(f"hits or tracks cannot be used and are left out; the first: {error}", LeftOutWarning)
     usable = usable_events(cleaned, max_hits, on_error)
-    reconstruction, momentum = reconstruct_valid(usable, ready, on_error)
+    reconstruction, momentum, _ = reconstruct_valid(usable, ready, on_error)
     scales = measure(usable.emptied((reconstruction.flags & Flag.BAD_INPUT) > 0), reconstruction.particles)
     warn_of(compare(scales, model.tokeniser.sample), events.path or "these events")
     warn_of_tracks(momentum, count_flags(reconstruction.flags), len(events), events.path or "these events")
@@ -319,10 +319,11 @@ def check_geometry(events: Events, trained_on: Detector) -> None:
         )
 
 
-def reconstruct_valid(events: Events, engine: Engine, on_error: str) -> tuple[Reconstruction, Floats]:
-    """Reconstruct events that are known to be usable; and `Reconstruction.track_momentum`, summed over them, GeV [3].
+def reconstruct_valid(events: Events, engine: Engine, on_error: str) -> tuple[Reconstruction, Floats, Index]:
+    """Reconstruct events that are known to be usable.
 
-    The momentum is of the events that the model can read, and 0 for a model that reads no tracks.
+    And `Reconstruction.track_momentum`, summed over them, GeV [3], of the events that the model can read, and 0 for a
+    model that reads no tracks; and the number of tokens of hits of each event, int64 [event].
     """
     model, tokeniser = engine.model, engine.model.tokeniser
     encoded, events = without_refused(events, functools.partial(tokeniser.encode, truth=False), on_error)
@@ -350,7 +351,8 @@ def reconstruct_valid(events: Events, engine: Engine, on_error: str) -> tuple[Re
     total, neutral, lost = momentum.T
     flags[complete & (lost > MOST_UNUSED * total)] |= np.uint32(Flag.LOST_TRACKS)
     flags[complete & (neutral > MOST_UNUSED * total)] |= np.uint32(Flag.NEUTRAL_TRACKS)
-    return dataclasses.replace(reconstruction, flags=flags), momentum.sum(axis=0)
+    n_tokens = np.diff(encoded.offsets["hits"])
+    return dataclasses.replace(reconstruction, flags=flags), momentum.sum(axis=0), n_tokens
 
 
 def warn_of_tracks(momentum: Floats, flagged: Mapping[str, int], n_events: int, where: str) -> None:

@@ -63,7 +63,7 @@ from pflow.io.atomic import check_output, make_folder
 from pflow.io.edm4hep.writer import Edm4hepRecoWriter
 from pflow.io.open import EventFile, matching
 from pflow.io.particles_root import FORMATS, OutputWriter, RecoWriter, count_entries, origin, read_provenance
-from pflow.physics.arrays import Floats
+from pflow.physics.arrays import Floats, Index
 from pflow.physics.detector import Detector, digest
 from pflow.physics.geometry import check_described
 
@@ -85,12 +85,12 @@ class Settings:
 
 
 class ChunkResult(NamedTuple):
-    """Particles of a chunk, the scales of its events, the momentum of its tracks (`Reconstruction.track_momentum`), and
-    its warnings."""
+    """Particles of a chunk, `reconstruct_valid`'s numbers, the scales of its events, and its warnings."""
 
     reconstruction: Reconstruction
+    track_momentum: Floats
+    n_tokens: Index
     scales: Scales
-    track_momentum: Floats  # [3], summed over the events, GeV
     warnings: tuple[Warning, ...]
 
 
@@ -119,10 +119,10 @@ class Worker:
             events, tokeniser = chunk.move.apply(events), self.model.tokeniser
             as_trained = events if tokeniser.config.geometry else with_detector(events, tokeniser.detector)
             usable = usable_events(as_trained, settings.max_hits, on_error, valid=True)
-            reconstruction, momentum = reconstruct_valid(usable, self._engine, on_error)
+            reconstruction, momentum, n_tokens = reconstruct_valid(usable, self._engine, on_error)
             # Hits of events that could not be used would stand beside no particles.
             scales = measure(events.emptied((reconstruction.flags & Flag.BAD_INPUT) > 0), reconstruction.particles)
-        return ChunkResult(reconstruction, scales, momentum, tuple(warnings))
+        return ChunkResult(reconstruction, momentum, n_tokens, scales, tuple(warnings))
 
 
 class Executor(NamedTuple):

@@ -26,7 +26,7 @@ from pflow.event.merge import Merge
 from pflow.event.move import Move
 from pflow.event.scales import Scales, measure
 from pflow.event.truth import Targets
-from pflow.inference.events import MAX_HITS, batch_limits, pick_device, with_detector
+from pflow.inference.events import MAX_HITS, batch_limits, pick_device
 from pflow.inference.files import (
     INPUT_KEYS,
     Settings,
@@ -62,7 +62,6 @@ from pflow.metrics.stats import N_RESAMPLES, SEED, Floats, Ints
 from pflow.physics.detector import HCAL, Detector, digest
 from pflow.physics.geometry import CELL, LAYER, LENGTH, kind_index, measures
 from pflow.tokens.features import FEATURES
-from pflow.tokens.tokeniser import Tokeniser
 
 LOOKED_AT = 20
 """Events in which moves are checked."""
@@ -421,7 +420,7 @@ def _measured(
                 events = chunk.move.apply(simulated)
                 good = (events.flags & Flag.BAD_INPUT) == 0
                 used, particles = events[good], result.reconstruction.particles[good]
-                counts += (len(used), *_hits_and_tokens(used, worker.model.tokeniser))
+                counts += (len(used), jagged.count(used.hits).sum(), result.n_tokens[good].sum())
                 places = sample.places[place : place + len(events)]
                 # The truth is the same at all points.
                 scales += measure(used, particles, targets=rules.chosen_by) if as_simulated else result.scales
@@ -453,13 +452,6 @@ def _measured(
                     limits=tuple(task.limits),
                 ),
             )
-
-
-def _hits_and_tokens(events: Events, tokeniser: Tokeniser) -> tuple[int, int]:
-    """Numbers of hits of events, and of their tokens."""
-    as_trained = events if tokeniser.config.geometry else with_detector(events, tokeniser.detector)
-    tokens = tokeniser.encode(as_trained, truth=False, warn=False)
-    return int(jagged.count(events.hits).sum()), int(tokens.offsets["hits"][-1])
 
 
 def _merged_size(model: TrainedModel, detectors: Sequence[Detector]) -> float | None:
