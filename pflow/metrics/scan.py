@@ -556,13 +556,9 @@ class ScanResult:
             *filter(None, [self.unpaired]),
         ]
 
-    def cells(self, keys: Sequence[str] | None = None) -> tuple[list[str], list[list[list[str]]]]:
-        """Heads, and texts of each row, by algorithm: the nominal point, then ratios to it.
-
-        Columns: all `headlines` with hits, tokens and limits of each point, or only `keys`.
-        """
-        shown = self.headlines if keys is None else keys
-        sections = []
+    def cells(self) -> tuple[list[str], list[list[list[str]]]]:
+        """Heads, and texts of each row, by algorithm: the nominal point, then ratios to it."""
+        shown, sections = self.headlines, []
         for name, title in self.algorithms.items():
             rows = []
             for result in self.points:
@@ -582,10 +578,7 @@ class ScanResult:
                     to_model = [change_text(key, self.change(result, key, name, to=MODEL)) for key in shown]
                     rows.append([f"{title} / {self.algorithms[MODEL]}", "", "", *to_model, ""])
             sections.append(rows)
-        heads = ["point", "hits", "tokens", *map(head_of, shown), "limits"]
-        if keys is not None:
-            heads, sections = [heads[0], *heads[3:-1]], [[[row[0], *row[3:-1]] for row in rows] for rows in sections]
-        return heads, sections
+        return ["point", "hits", "tokens", *map(head_of, shown), "limits"], sections
 
     def tables(self, width: int = 200) -> list[Table]:
         """The table for a terminal of `width` characters.
@@ -595,13 +588,13 @@ class ScanResult:
         """
         title = f"{self.events}; first row: values, others: ratios to it (confusion: differences)"
         style: dict[str, Any] = {"title": title, "caption": "~: within the null test or its error", "wrapped": False}
-        made = terminal_table(*self.cells(), **style)
+        (first, *heads), sections = self.cells()
+        made = terminal_table([first, *heads], sections, **style)
         if Console(width=10 * width).measure(made).maximum <= width:
             return [made]
-        (first, *heads), sections = self.cells(self.headlines)
+        heads = heads[2:-1]
         for title, rows in zip(self.algorithms.values(), sections, strict=True):
-            for row in rows:
-                row[0] = f"  {row[0].removeprefix(title).lstrip(', ')}"
+            rows[:] = [[f"  {row[0].removeprefix(title).lstrip(', ')}", *row[3:-1]] for row in rows]
             rows.insert(0, [title, *[""] * len(heads)])
         name_width = 2 + max(len(row[0]) for rows in sections for row in rows)
         n = max(1, (width - name_width) // 13)  # characters of a number

@@ -23,7 +23,8 @@ def run(args: argparse.Namespace) -> None:
     for folder in args.folder or ("g4", "cld_g4"):
         file = args.data_dir / folder / "zqq_val.root"
         result = scan(file, vary=VARIED, entries=args.events, checkpoint=GENERAL, on_progress=print)
-        heads, sections = result.cells(result.headlines)
-        rows = [[cell.replace("PFlow", f"`{GENERAL}`") for cell in row] for row in itertools.chain(*sections)]
-        fill(REPORT, {f"scan_{folder}": table(["", *heads[1:]], rows)})
+        heads, sections = result.cells()
+        texts = [[row[0], *row[3:-1]] for row in itertools.chain(*sections)]  # without hits, tokens and limits
+        rows = [[cell.replace("PFlow", f"`{GENERAL}`") for cell in row] for row in texts]
+        fill(REPORT, {f"scan_{folder}": table(["", *heads[3:-1]], rows)})
         print(*result.sentences, sep="\n")

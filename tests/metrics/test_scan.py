@@ -251,6 +251,7 @@ def test_numbers_of_a_narrow_table_stay_whole(width):
     change = scanned().change(scanned()["cells=4"], "fake_energy_fraction")
     expected = number_text(change)
     assert (expected if width == 220 else short_text(expected)) in text
+    assert (" 10 " in text) == ("tokens" in text) == (width == 220)  # hits
     assert "…" not in text
 
 
