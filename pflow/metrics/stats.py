@@ -174,12 +174,6 @@ def fractions(passed: npt.ArrayLike, total: npt.ArrayLike) -> Series:
     return Series(value=np.divide(k, n, out=np.full(n.shape, np.nan), where=n > 0), low=low, high=high)
 
 
-def fraction(passed: float, total: float) -> Number:
-    """passed / total with its Clopper-Pearson interval; NaN in (0, 1) where total is 0."""
-    series = fractions(passed, total)
-    return Number(float(series.value), float(series.low), float(series.high))
-
-
 class Bootstrap:
     """Weights of E events in the resamples of a bootstrap, uint8 [resamples, E].
 
@@ -234,8 +228,8 @@ class Bootstrap:
     def count(self, passed: npt.NDArray[np.bool_], counted: npt.NDArray[np.bool_] | None = None) -> Number:
         """Fraction of the events, of those `counted` bool [E], that pass, with its Clopper-Pearson interval."""
         total = np.ones(len(passed)) if counted is None else counted.astype(np.float64)
-        exact = fraction(float(np.sum(passed * total)), float(total.sum()))
-        return dataclasses.replace(exact, replicas=self.fraction(passed * total, total).replicas)
+        exact, of_resamples = fractions(np.sum(passed * total), total.sum()), self.fraction(passed * total, total)
+        return Number(float(exact.value), float(exact.low), float(exact.high), of_resamples.replicas)
 
 
 class Columns:
