@@ -5,9 +5,8 @@ Here is the style of every figure: fonts, colours, markers. Global state does no
 
 from __future__ import annotations
 
+import functools
 import io
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import matplotlib as mpl
@@ -20,7 +19,8 @@ COLORS = ("#3f90da", "#bd1f01", "#94a4a2", "#ffa90e", "#832db6", "#a96b59", "#e7
 """Colours of algorithms, distinct for any colour vision (M. Petroff, arXiv:2107.02270)."""
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 
-OPTIONS = {
+STYLE: Any = {
+    **mplhep.style.ROOT,
     "figure.figsize": (7.0, 5.2),
     "figure.dpi": 100,
     "savefig.dpi": 150,
@@ -39,12 +39,8 @@ OPTIONS = {
 }
 
 
-@contextmanager
-def styled() -> Iterator[None]:
-    """Draw in mplhep's ROOT style with sizes for a slide; the style ends with the context."""
-    style: Any = {**mplhep.style.ROOT, **OPTIONS}
-    with mpl.rc_context(style):
-        yield
+styled = functools.partial(mpl.rc_context, STYLE)
+"""Draw in mplhep's ROOT style with sizes for a slide; the style ends with the context."""
 
 
 def plain(text: str) -> str:
