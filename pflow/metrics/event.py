@@ -213,11 +213,15 @@ class Decays:
     pz, E of its targets, GeV; `of_target` int64 [target]: its tau or boson, or -1.
     """
 
-    def __init__(self, targets: Targets, event: Ints, kind: Ints, of_target: Ints) -> None:
-        self.event, self.kind, self.of_target = event, kind, of_target
-        has = of_target >= 0
+    def __init__(self, ancestry: Ancestry, targets: Targets, above: Ints, kind: Ints) -> None:
+        """By particle, int64 [N]: the tau or boson that it is or comes from, -1 for none, and of which kind this is."""
+        rows, number = np.unique(above[targets.chosen], return_inverse=True)
+        # -1, no tau or boson, sorts first: without it all numbers are lower by one.
+        self.of_target, rows = number - int(np.any(rows < 0)), rows[rows >= 0]
+        self.event, self.kind = ancestry.event[rows], kind[rows]
+        has = self.of_target >= 0
         columns = (targets.column(name)[has].astype(np.float64) for name in ("px", "py", "pz", "energy"))
-        sums = [np.bincount(of_target[has], column, len(kind)) for column in columns]
+        sums = [np.bincount(self.of_target[has], column, len(rows)) for column in columns]
         self.momentum = np.stack(sums, axis=1, dtype=np.float64)
 
 
@@ -231,17 +235,9 @@ def find_taus(events: Events, targets: Targets) -> Decays:
     # A resonance may also come from a decay product's interaction with matter.
     above = ancestry.nearest(~passing | (tau == np.arange(ancestry.size)))[ancestry.parent]
     product = (tau >= 0) & ~passing & (above == tau)
-    of_target = tau[targets.chosen]
-    taus = np.unique(of_target[of_target >= 0])
-    # The additional last place turns the index -1, no tau, into -1 again.
-    number = np.full(ancestry.size + 1, -1)
-    number[taus] = np.arange(len(taus))
-    of_target, of_product = number[of_target], number[tau]
     kinds = (code == 11, code == 13, class_index(code) == CLASSES.index("charged_hadron"), code == PI0)
-    electrons, muons, hadrons, neutral = (
-        np.bincount(of_product[product & (of_product >= 0) & kind], minlength=len(taus)) for kind in kinds
-    )
-    return Decays(targets, ancestry.event[taus], modes_of(electrons, muons, hadrons, neutral, 2), of_target)
+    electrons, muons, hadrons, neutral = (np.bincount(tau[product & of], minlength=ancestry.size) for of in kinds)
+    return Decays(ancestry, targets, tau, modes_of(electrons, muons, hadrons, neutral, 2))
 
 
 def find_bosons(events: Events, targets: Targets) -> Decays:
@@ -251,11 +247,7 @@ def find_bosons(events: Events, targets: Targets) -> Decays:
     # Of the copies that a generator makes of a boson, only the last one has quarks or gluons as children.
     is_boson = np.zeros(ancestry.size, dtype=np.bool_)
     is_boson[ancestry.parent[np.isin(code, PARTONS) & (ancestry.parent >= 0)]] = True
-    boson = ancestry.nearest(is_boson & np.isin(code, list(BOSONS)))[targets.chosen]
-    rows, number = np.unique(boson, return_inverse=True)
-    # -1, no boson, sorts first: without it all numbers are lower by one.
-    of_target, rows = number - int(np.any(boson < 0)), rows[rows >= 0]
-    return Decays(targets, ancestry.event[rows], code[rows], of_target)
+    return Decays(ancestry, targets, ancestry.nearest(is_boson & np.isin(code, list(BOSONS))), code)
 
 
 def modes_of(electrons: Ints, muons: Ints, hadrons: Ints, neutral: Ints, many: int) -> Ints:

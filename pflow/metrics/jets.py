@@ -22,6 +22,7 @@ import numpy.typing as npt
 from pflow.errors import ConfigError, check_type, missing_package, warn
 from pflow.event import jagged
 from pflow.event.events import Events, ImplausibleWarning
+from pflow.event.truth import Ancestry
 from pflow.metrics.match import (
     ANGLE_EDGES_DEG,
     RESPONSE_EDGES,
@@ -269,17 +270,14 @@ def _first_quarks(events: Events) -> Floats:
     """|cos theta| of the hardest quark that comes from no particle, a photon, a Z or a beam; NaN without, [event]."""
     truth = events.truth
     assert truth is not None  # the events are evaluated
-    counts = jagged.count(truth)
-    columns = {name: jagged.flat(truth[name]) for name in ("pdg", "parent", "px", "py", "pz")}
-    # Parents are indices in the event's own list, the columns are of all events.
-    first = jagged.offsets(counts)[:-1][jagged.event_index(counts)]
-    parent = np.where(columns["parent"] < 0, 0, np.abs(columns["pdg"][np.maximum(columns["parent"] + first, 0)]))
-    is_quark = (np.abs(columns["pdg"]) <= 6) & (columns["pdg"] != 0) & np.isin(parent, (0, 11, 22, 23))
-    momentum = np.stack([columns[name] for name in ("px", "py", "pz")], axis=1)[is_quark].astype(np.float64)
+    ancestry = Ancestry(events, truth)
+    code = np.abs(ancestry.pdg)
+    parent = np.where(ancestry.parent < 0, 0, code[ancestry.parent])
+    is_quark = (code <= 6) & (code != 0) & np.isin(parent, (0, 11, 22, 23))
+    event, momentum = ancestry.event[is_quark], jagged.vectors(truth[["px", "py", "pz"]])[is_quark]
     length = np.linalg.norm(momentum, axis=1)
-    cosines = np.full(len(counts), np.nan)
+    cosines = np.full(len(ancestry.counts), np.nan)
     order = np.argsort(length)  # the hardest is the last one to be written
-    event = jagged.event_index(counts)[is_quark]
     with np.errstate(invalid="ignore"):
         cosines[event[order]] = np.abs(momentum[order, 2] / length[order])
     return cosines
