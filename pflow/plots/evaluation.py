@@ -8,7 +8,6 @@ import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-import mplhep
 import numpy as np
 import numpy.typing as npt
 from matplotlib.axes import Axes
@@ -471,15 +470,9 @@ def plot_distribution(
         outside = 1.0 - float(counts.sum()) / total
         # A smaller part outside would be written as 0.0%.
         parts = [name, number, f"{outside:.1%} outside" if outside >= 0.0005 else ""]
-        mplhep.histplot(
-            counts / total,
-            histogram["edges"][shown.start : None if shown.stop is None else shown.stop + 1],
-            ax=axes,
-            flow="none",
-            color=_style(styles, name, k)["color"],
-            linewidth=1.5,
-            label="\n".join(filter(None, parts)),
-        )
+        edges = histogram["edges"][shown.start : None if shown.stop is None else shown.stop + 1]
+        style = {"color": _style(styles, name, k)["color"], "linewidth": 1.5, "label": "\n".join(filter(None, parts))}
+        axes.stairs(counts / total, edges, **style)
     if log_x:
         axes.set_xscale("log")
     axes.set(xlabel=label, ylabel=f"Fraction of {fraction_of}")
