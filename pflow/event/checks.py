@@ -30,8 +30,12 @@ from pflow.physics.pdg import mass_of
 
 MANY = {"hits of the ECAL": 100, "hits of the HCAL": 100, "tracks": 6}
 """Objects of an event of many particles; smaller events may lack a kind of them."""
-COUNTED = {"n_hits": "hits", "tracks": "tracks", "particles": "true particles"}
-COUNTED |= {"n of reference": "particles of the reference"}
+COUNTED = {
+    "n_hits": "hits",
+    "tracks": "tracks",
+    "particles": "true particles",
+    "n of reference": "particles of the reference",
+}
 """Columns of events with numbers of objects, and what these are."""
 # Part of the largest number below which events show how often one number occurs by chance, and the smallest that is a
 # limit; found: up to four events, of tracks.

@@ -205,13 +205,17 @@ class FlatReader:
         self._weights = EventWeights(self.tree, self.path, used=used)
         self.notes = earlier_trees(directory, layout.tree, self.tree)
         self._calorimeter_of_code = self._codes(note)
-        built_in, absent = layout.is_built_in, []  # parts and branches of the layout that the file does not hold
+        absent = []  # parts and branches of the layout that the file does not hold
         for part, fields in self.layout.parts.items():
             expected = {branch.branch for branch in fields.values() if not branch.optional}
-            # A part that is missing as a whole is reported once, not by each of its branches.
-            lost = sorted(expected - keys) if self._parts[part] else []
-            absent += lost if self._parts[part] or not expected else [part]
-            for branch in () if note or built_in else lost:
+            if not self._parts[part]:  # it is reported once, not by each of its branches
+                absent += [part] if expected else []
+                continue
+            lost = sorted(expected - keys)
+            absent += lost
+            if note or layout.is_built_in:
+                continue
+            for branch in lost:
                 text = f"layout '{self.layout.name}' names {branch}, which the file does not have"
                 found = ", ".join(nearest(branch, keys)) or "none"
                 self.notes[branch] = f"{text} (nearest matches: {found}): correct it, or mark it optional"
