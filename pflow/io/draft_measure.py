@@ -23,7 +23,7 @@ from pflow.physics.arrays import Floats
 from pflow.physics.detector import HADRON_SCALES, Detector
 
 OUTLIERS = 0.005  # fraction of hits that may lie outside a calorimeter without visible layers
-UNLIKE = 50.0  # endcaps whose first hits differ by more than this in |z| begin at different |z|, mm
+OTHER_END = 50.0  # endcaps whose first hits differ by more than this in |z| begin at different |z|, mm
 STRAY = 0.05  # layers with fewer hits than this fraction of the median layer's are not real layers
 MIDDLE = 0.75  # part of a side, around its middle, whose hits show the layers
 MIN_SAME_CELLS = 10  # cells with a digitised and a simulated hit that a scale needs at least
@@ -153,7 +153,7 @@ def other_end(z: Floats) -> str:
     """That the endcaps with hits at `z` [hit], mm, begin at different |z|, in words; "": they do not."""
     ahead, behind = z[z > 0], z[z < 0]
     # Of few hits none may be in the first layers.
-    if min(len(ahead), len(behind)) < geometry.MIN_CELLS or abs(ahead.min() + behind.max()) <= UNLIKE:
+    if min(len(ahead), len(behind)) < geometry.MIN_CELLS or abs(ahead.min() + behind.max()) <= OTHER_END:
         return ""
     places = f"z = {behind.max():.0f} and {ahead.min():.0f} mm"
     return f"the first hits of the endcaps are at {places}; this is the nearer one"
