@@ -64,7 +64,7 @@ from pflow.physics.geometry import CELL, LAYER, LENGTH, kind_index, measures
 from pflow.tokens.features import FEATURES
 
 LOOKED_AT = 20
-"""Events in which moves are checked."""
+"""Events of each file in which moves are checked."""
 _same = functools.partial(np.allclose, rtol=0.005, atol=0)  # two descriptions' measures, which drafts have measured
 CSV, REPORT, DOCUMENT = "scan.csv", "report.html", "scan.json"
 SCHEMA = "pflow-scan-point-5"
@@ -200,12 +200,14 @@ def scan(
         labels, points = _with_detectors(points, detectors, steps)
         nominal = samples[points[0].sample]
         # A move that is not exact is refused before any point has cost time.
-        for point in points:
-            chunk = samples[point.sample].chunks[0]
-            file = worker.files.open(chunk.path)
-            first = file.read_all(chunk.start, min(chunk.stop, chunk.start + LOOKED_AT), truth=False)[0]
-            point.move.check(first)
-            _check_layers(first, point.move)
+        for sample in samples.values():
+            for chunk in (chunk for chunk in sample.chunks if chunk.start == 0):  # of each file
+                stop = min(chunk.stop, chunk.start + LOOKED_AT)
+                first = worker.files.open(chunk.path).read_all(chunk.start, stop, truth=False)[0]
+                for point in points:
+                    if point.sample == sample.name:
+                        point.move.check(first)
+                        _check_layers(first, point.move)
         moved = [point.move.detector(samples[point.sample].detector) for point in points]
         # The models run one after the other, so that their workers can share open files.
         workers = {

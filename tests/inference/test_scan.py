@@ -128,7 +128,7 @@ def test_layers_are_not_left_out_by_wrong_numbers(sample, options, tmp_path):
     message = r"have the layer of their depth: .*; no layers can be left out by such numbers"
     for vary in ({"layers": [2]}, {"hcal_layers": [24]}):
         with patch.object(module, "_measured") as measured, pytest.raises(InputError, match=message):
-            scan(tmp_path / "half.root", vary=vary, **options)
+            scan([sample, tmp_path / "half.root"], vary=vary, **options)
         measured.assert_not_called()
 
 
