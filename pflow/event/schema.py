@@ -256,9 +256,10 @@ def make_truth(*, pdg: Any, px: Any, py: Any, pz: Any, mass: Any, **quantities: 
 def make_particles(*, mass: Any = None, **quantities: Any) -> ak.Array:
     """Particles of a reconstruction: pdg, charge, energy, px, py, pz; mass, score, existence, scores, covariance.
 
-    The mass defaults to sqrt(max(0, E^2 - p^2)). `existence` is the probability that the particle exists.
-    `scores` [event, particle, 5] are the probabilities of `pflow.physics.pdg.CLASSES`; `covariance` [event, particle,
-    10] is ordered as `pflow.physics.kinematics.COVARIANCE`.
+    Arrays are [event, particle], in e and GeV. The mass defaults to sqrt(max(0, E^2 - p^2)). `existence` is the
+    probability that the particle exists. `scores` [event, particle, 5] are the probabilities of
+    `pflow.physics.pdg.CLASSES`; `covariance` [event, particle, 10], GeV^2, of px, py, pz, E is ordered as
+    `pflow.physics.kinematics.COVARIANCE`.
 
     >>> photon = {"pdg": [22], "charge": [0], "energy": [5], "px": [3], "py": [4], "pz": [0]}
     >>> particles = make_particles(**{name: [value, []] for name, value in photon.items()})  # two events

@@ -111,7 +111,9 @@ def scan(
         Folder for ``scan.csv``, ``scan.json``, figures, ``report.html``, and ``points`` with the numbers of each point.
         Finished points are reused unless inputs, model or options changed. None: nothing is written.
     checkpoint, tuned
-        The model; and a model tuned to the nominal point, which measures the error of the untuned one there.
+        The model; and a model tuned to the nominal point, which measures the error of the untuned one there. At all
+        points cells of the ECAL are merged to the size of the smallest ones, or the nearest in the model's training,
+        and not to the model's own: particles differ from those of `pflow.reconstruct` without `merge_mm`.
     detector, schema, layout, truth_tracks
         As of `pflow.open_events`; `detector` for all files or one for each.
     rule, e_min

@@ -87,8 +87,8 @@ def find_jets(
 ) -> Any:
     """The jets of each event, from particles of a `Reconstruction`, targets or any four-momenta in GeV.
 
-    Targets are ``pflow.event.truth.select_targets(events).particles``: ``events.truth`` has the particles of the
-    generator and of the simulation that decay or shower, too, whose energy would count several times.
+    Targets are ``pflow.select_targets(events).particles``: ``events.truth`` has the particles of the generator and of
+    the simulation that decay or shower, too, whose energy would count several times.
 
     `n_jets` is the number of jets of an exclusive e+e- kt (Durham) clustering; an event with fewer particles has no
     jets. `radius`, rad, is for the inclusive e+e- generalised kt algorithm with p = -1. Jets, [event, jet], are

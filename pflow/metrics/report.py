@@ -209,7 +209,7 @@ def label_of(key: str) -> str:
 class EvaluationSettings:
     """Options that the numbers of an evaluation depend on.
 
-    `rule` to `invisible` are options of `pflow.event.truth.select_targets`, `e_min` in GeV. For `matching` by hits, all
+    `rule` to `invisible` are options of `pflow.select_targets`, `e_min` in GeV. For `matching` by hits, all
     reconstructions must have links from hits to their particles; the files' reference, which has none, is left out.
 
     >>> EvaluationSettings(rule="calo", e_min=0.5).matching.cut
