@@ -18,9 +18,16 @@ import pflow
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCUMENTS = ("README", "RESULTS", "CHANGELOG", "CONTRIBUTING", "SECURITY")
+MODULES = (
+    *("checkpoint", "errors", "event.events", "event.move", "event.schema", "event.truth", "inference.events"),
+    *("io.flat", "io.open", "metrics.report", "metrics.scan", "model.api"),
+    *("physics.detector", "physics.kinematics", "physics.pdg"),
+)
+"""What the docstrings of public names refer to, below `pflow`: fields and units of events, targets, flags ..."""
 PAGE = """<!doctype html><html lang="en"><head><meta charset="utf-8"><title>pflow: {title}</title>
 <style>body {{ font: 16px/1.5 system-ui, sans-serif; max-width: 60em; margin: 2em auto; padding: 0 1em; }}
-table {{ border-collapse: collapse; }} td, th {{ border-bottom: 1px solid #ccc; padding: .2em .7em; }}
+table {{ border-collapse: collapse; display: block; overflow-x: auto; }}
+td, th {{ border-bottom: 1px solid #ccc; padding: .2em .7em; }}
 pre {{ background: #f6f6f6; padding: .8em; overflow-x: auto; }} img {{ max-width: 100%; }}</style></head><body>
 <p><a href="README.html">README</a> | <a href="RESULTS.html">Results</a> | <a href="api/pflow.html">API</a>
 | {notebooks}</p>
@@ -38,10 +45,10 @@ def main(folder: Path) -> int:
     for name in pflow.__all__:  # pdoc asks no module for names that it imports on first use
         setattr(pflow, name, getattr(pflow, name))
     pdoc.render.configure(docformat="numpy")
-    pdoc.pdoc("pflow", output_directory=folder / "api")
+    pdoc.pdoc("pflow", *(f"pflow.{name}" for name in MODULES), output_directory=folder / "api")
     links = " | ".join(f'<a href="notebooks/{path.stem}.html">{path.stem[:2]}</a>' for path in notebooks)
     for name in DOCUMENTS:
-        body = markdown2html((ROOT / f"{name}.md").read_text("utf-8"))
+        body = named_as_on_github(markdown2html((ROOT / f"{name}.md").read_text("utf-8")))
         page = PAGE.format(title=name, body=body, notebooks=f"Notebooks {links}")
         (folder / f"{name}.html").write_text(page, "utf-8")
     names = "|".join([*DOCUMENTS, *(path.stem for path in notebooks)])
@@ -53,8 +60,23 @@ def main(folder: Path) -> int:
     pages = sorted(folder.rglob("*.html"))
     linked = [(page, target) for page in pages for target in sorted(targets(page))]
     broken = [f"{page.relative_to(folder)}: {to}" for page, to in linked if not (page.parent / to).exists()]
+    for page in [*folder.glob("*.html"), *(folder / "notebooks").glob("*.html")]:
+        for to, heading in re.findall(r'href="((?:[\w./]+\.html)?)#([^"]+)"', page.read_text("utf-8")):
+            if f'id="{heading}"' not in (page.parent / to if to else page).read_text("utf-8"):
+                broken.append(f"{page.relative_to(folder)}: {to}#{heading}")
+    api = (folder / "api" / "pflow.html").read_text("utf-8")
+    broken += [f"api/pflow.html: {name} has no page" for name in re.findall(r"<code>(pflow\.[\w.]+)</code>", api)]
     print(*broken, f"{len(pages)} pages in {folder}, {len(broken)} broken links", sep="\n")
     return int(bool(broken))
+
+
+def named_as_on_github(body: str) -> str:
+    """A page whose headings have GitHub's names, which the links of the documents use: `#ild-simplified`."""
+
+    def renamed(found: re.Match[str]) -> str:
+        return found[1] + re.sub(r"[^\w-]", "", unescape(found[2]).lower())
+
+    return re.sub(r'(<h\d id="|href="#)([^"]+)', renamed, body)
 
 
 def copy_linked_files(page: Path, folder: Path) -> None:

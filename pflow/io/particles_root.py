@@ -208,7 +208,7 @@ class RecoWriter(OutputWriter):
         Name of the collection of particles, the prefix of its branches. It is their name when they are read again; the
         reconstructions' own names are not stored.
     inputs, force
-        As of `pflow.io.atomic.check_output`.
+        Files that the particles come from, which must not be replaced, and whether another file may be.
 
     Raises
     ------
