@@ -51,7 +51,7 @@ def evaluate_arguments(parser: argparse.ArgumentParser) -> None:
         "paper's rule)"
     )
     parser.add_argument("--match", **choice("angle_energy", "hits", "rank", text=text))
-    text = "largest cost of a match by energy and angle (default: 3)"
+    text = "largest cost of a match by energy and angle; efficiencies count matches up to 0.5 (default: 3)"
     parser.add_argument("--cut", metavar="COST", help=text)
     add_options(parser, "no-oracle")
     add_file_options(parser, detector="detector of the truth files (built-in name or YAML file)")
