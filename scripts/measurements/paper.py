@@ -134,12 +134,13 @@ def paper_tables(rows: Sequence[Row]) -> dict[str, str]:
     )
     places = [(sample, quantity) for sample, quantities in QUANTITIES.items() for quantity in quantities]
     lines = [[model, *(_cell(cells, *place) for place in places)] for model, cells in ours.items()]
+    shown = [quantity for quantity in BY_RANK if not quantity.startswith("abs(PDG)")]  # of photons the charge's
     by_rank = [
-        [model, sample, cells.get((sample, "seeds"), "-"), *(cells[sample, quantity] for quantity in BY_RANK)]
+        [model, sample, cells.get((sample, "seeds"), "-"), *(cells[sample, quantity] for quantity in shown)]
         for sample in QUANTITIES
         for model, cells in published.items()
     ]
-    head = ["set-up", "sample", "seeds", *BY_RANK]
+    head = ["set-up", "sample", "seeds", *shown]
     return {"paper": table(["set-up", *map(": ".join, places)], lines), "published": table(head, by_rank, left=2)}
 
 

@@ -47,8 +47,8 @@ class Row:
 
     @property
     def text(self) -> str:
-        """The value with its error, if it has one."""
-        if math.isnan(self.low):
+        """The value with its error, if it has one; the seeds of a set-up may all agree."""
+        if math.isnan(self.low) or self.low == self.high:
             return f"{self.value:.4g}"
         return number_text(Number(self.value, self.low, self.high))
 

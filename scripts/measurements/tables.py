@@ -118,7 +118,7 @@ def report_tables(rows: Rows) -> dict[str, str]:
         "moved": variations_table(rows, "moved"),
         "speed": speed_table(rows.values()),
         **paper_tables(rows.values()),
-        "jets": samples_table(rows, jets, "g4", ("single", "multi", "zqq")),
+        "jets": samples_table(rows, jets, "g4", ("zqq",)),
     }
 
 

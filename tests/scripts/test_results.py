@@ -51,6 +51,7 @@ def test_rows_come_back_and_take_the_places_of_those_before(tmp_path):
         [Row("m", "s", "d", 1.0, difference=-0.5, difference_low=-0.75, difference_high=-0.25)], path, whole=True
     )
     assert [(row.quantity, row.difference_text) for row in read_rows(path)] == [("d", "-0.50 ±0.25")]
+    assert Row("m", "s", "d", 93.2, 93.2, 93.2).text == "93.2"  # all seeds agree
     of_one_event = Row("m", "s", "d", 83.6, 78.0, 89.0, reference=86.9, difference=-3.27869)
     assert (of_one_event.text, of_one_event.difference_text) == ("83.6 ±5.5", "-3.3")
 
