@@ -118,7 +118,7 @@ def report_tables(rows: Rows) -> dict[str, str]:
         "moved": variations_table(rows, "moved"),
         "speed": speed_table(rows.values()),
         **paper_tables(rows.values()),
-        "jets": samples_table(rows, jets, "g4", ("zqq",)),
+        "jets": samples_table(rows, jets, "g4", ("multi", "zqq")),
     }
 
 
@@ -129,8 +129,7 @@ def samples_table(
     first, lines = next(iter(models.values())), []
     for name in samples:
         for quantity in QUANTITIES[name]:
-            few = name in UDS and quantity.startswith("jets: ")  # 6 to 16 events in the barrel or the endcaps
-            if (key := (first, f"{folder}/{name}", quantity)) in rows and quantity not in left_out and not few:
+            if (key := (first, f"{folder}/{name}", quantity)) in rows and quantity not in left_out:
                 texts = [cell(rows, model, *key[1:]) for model in models.values()]
                 lines.append([name, quantity, *texts, *rows[key].others, rows[key].difference_text])
     head = ["sample", "quantity", *models, "Pandora", "oracle", f"{next(iter(models))} - Pandora"]
