@@ -117,12 +117,11 @@ class FlatHits:
         """
         single, limit = towards.astype(np.float32), np.float32(np.cos(cone)) * self.distance
         pairs, along = [np.zeros((2, 0), dtype=np.int64)], [limit[:0]]  # np.concatenate needs at least one list
-        for mine, lines in jagged.slices(self.bounds, bounds):
-            if lines.start < lines.stop:
-                # Times the distance, not divided by it: hits that were left out are at the origin.
-                product = single[lines] @ self.position[:, mine]
-                pairs.append(_pairs(product > limit[mine], lines.start, mine.start))
-                along.append(product[tuple(pairs[-1] - [[lines.start], [mine.start]])])
+        for lines, mine in jagged.blocks(bounds, self.bounds):
+            # Times the distance, not divided by it: hits that were left out are at the origin.
+            product = single[lines] @ self.position[:, mine]
+            pairs.append(_pairs(product > limit[mine], lines.start, mine.start))
+            along.append(product[tuple(pairs[-1] - [[lines.start], [mine.start]])])
         row, hit = np.concatenate(pairs, axis=1)
         return row, hit, np.concatenate(along) / self.distance[hit]
 
@@ -288,16 +287,19 @@ class _Entries:
 def nearest_other(towards: Floats, bounds: Index) -> tuple[Index, Floats]:
     """Index of the nearest other one to each unit vector [N, 3] of an event, and their angle, rad [N].
 
-    Without another one its own index and pi.
+    Without another one its own index and pi, as of vectors that are not known (0).
     """
-    index, angle = np.arange(len(towards)), np.full(len(towards), np.pi)
-    for (mine,) in jagged.slices(bounds):
-        if mine.stop - mine.start > 1:
-            cosine = towards[mine] @ towards[mine].T
-            np.fill_diagonal(cosine, -2.0)  # below the cosine to any other one
-            index[mine] = mine.start + cosine.argmax(axis=1)
-            angle[mine] = np.arccos(np.clip(cosine.max(axis=1), -1.0, 1.0))
-    return index, angle
+    from scipy.spatial import cKDTree  # here: its import takes a twentieth of the start of a reconstruction
+
+    own = np.arange(len(towards))
+    # A fourth axis keeps events, and what is not known, apart.
+    group = np.where(towards.any(axis=1), jagged.event_index(np.diff(bounds)), -1 - own)
+    place = np.column_stack([towards, 10.0 * group])
+    distances, indices = cKDTree(place).query(place, k=2)
+    other = own, np.where(indices[:, 0] == own, 1, 0)  # of two that are equal, the first may be either
+    distance, index = distances[other], indices[other]
+    near = distance <= 2.0
+    return np.where(near, index, own), np.where(near, 2 * np.arcsin(np.minimum(distance, 2.0) / 2), np.pi)
 
 
 def _cones(detector: Detector, hits: FlatHits, tracks: _Entries, hadronic: float) -> tuple[Floats, Floats, Floats]:
@@ -337,10 +339,10 @@ def _stubs(detector: Detector, front: tuple[FlatHits, Index], tracks: _Entries) 
     towards = (hits.position / hits.distance).T
     near = np.cos(max(STUB, STUB_CELLS * _cell_size(detector, "ecal")) / detector.ecal_inner_radius)
     # With rows of the identity, one matrix product counts the hits of each layer on each line.
-    in_layer = np.identity(N_LAYERS, np.float32)[layer]
+    in_layer, starts = np.identity(N_LAYERS, np.float32)[layer], np.flatnonzero(layer == 0)
     chosen, lost = [np.zeros(0, dtype=np.int64)], [np.zeros(0, dtype=np.bool_)]  # as in `FlatHits.around`
-    for mine, of_tracks in jagged.slices(hits.bounds, tracks.all_bounds):
-        first = mine.start + np.flatnonzero(layer[mine] == 0)
+    for rows, mine, of_tracks in jagged.blocks(np.searchsorted(starts, hits.bounds), hits.bounds, tracks.all_bounds):
+        first = starts[rows]
         in_layers = (towards[first] @ towards[mine].T > near).astype(np.float32) @ in_layer[mine]
         first = first[(in_layers > 0).all(axis=1) & (in_layers.sum(axis=1) <= N_LAYERS + 1)]
         chosen.append(first)
@@ -383,7 +385,7 @@ def _trail(
     points, along = tracks.entry[rows].astype(np.float32), tracks.direction[rows].astype(np.float32)
     start, square = np.einsum("tc,tc->t", points, along)[:, None], np.einsum("tc,tc->t", points, points)[:, None]
     pairs, bounds = [np.zeros((2, 0), dtype=np.int64)], np.searchsorted(rows, tracks.bounds)
-    for near, mine in jagged.slices(hits.bounds, bounds):
+    for mine, near in jagged.blocks(bounds, hits.bounds):
         # The square of the distance from the line, expanded into products: no array [track, hit, 3] is made.
         across = (along[mine] @ hits.position[:, near] - start[mine]) ** 2
         across += 2 * points[mine] @ hits.position[:, near] - square[mine]

@@ -256,6 +256,17 @@ def slices(*bounds: npt.NDArray[Any]) -> Iterator[tuple[slice, ...]]:
     return zip(*([slice(*pair) for pair in itertools.pairwise(of.tolist())] for of in bounds), strict=True)
 
 
+MAX_PAIRS = 2**22  # of objects that are compared at once: more of a large event leave the cache, then the memory
+
+
+def blocks(*bounds: npt.NDArray[Any]) -> Iterator[tuple[slice, ...]]:
+    """As `slices`, with the first objects of an event in blocks of at most `MAX_PAIRS` pairs with any others of it."""
+    for first, *others in slices(*bounds):
+        size = max(1, MAX_PAIRS // max(1, *(of.stop - of.start for of in others)))
+        for start in range(first.start, first.stop, size):
+            yield slice(start, min(start + size, first.stop)), *others
+
+
 def finite_events(columns: Iterable[npt.NDArray[Any]], counts: Index) -> Mask:
     """Whether all numbers of each event in columns, [N] or [N, ...], are finite, bool [event]."""
     good = np.all([np.isfinite(values).all(axis=tuple(range(1, values.ndim))) for values in columns], axis=0)

@@ -457,7 +457,7 @@ def charged_without_track(events: Events, particles: ak.Array, *, near: float = 
     p, p_track = np.linalg.norm(momentum, axis=1), np.linalg.norm(of_track, axis=1)
     chosen, track_charge = (charge != 0) & (p > MIN_MOMENTUM), jagged.flat(events.tracks.charge)
     along, along_track, alone = unit_vector(momentum), unit_vector(of_track), np.zeros(len(p), dtype=np.bool_)
-    for mine, theirs in jagged.slices(jagged.offsets(counts), jagged.offsets(jagged.count(events.tracks))):
+    for mine, theirs in jagged.blocks(jagged.offsets(counts), jagged.offsets(jagged.count(events.tracks))):
         fits = along[mine] @ along_track[theirs].T > np.cos(AT_TRACK[1])
         fits &= np.abs(p_track[theirs] - p[mine, None]) < near * p[mine, None]
         fits &= charge[mine, None] * track_charge[theirs] > 0

@@ -1,6 +1,7 @@
 """What is wrong with events is said with numbers, and nothing is said of events that are right."""
 
 import dataclasses
+import itertools
 import re
 
 import awkward as ak
@@ -12,7 +13,7 @@ from pflow.config import from_plain, to_plain
 from pflow.event import jagged
 from pflow.event.checks import check_training_range, compare
 from pflow.event.checks import problems as problems_of
-from pflow.event.closure import N_LAYERS, NARROW, TrackDeposits, _n_layers, depths
+from pflow.event.closure import N_LAYERS, NARROW, TrackDeposits, _n_layers, _pairs, depths, nearest_other
 from pflow.event.events import Events, ImplausibleWarning, concatenate
 from pflow.event.jagged import Links
 from pflow.event.move import Move
@@ -21,7 +22,7 @@ from pflow.event.schema import make_hits, make_tracks
 from pflow.io.open import open_events, read_events
 from pflow.physics.detector import Layers, calibration_digest, load_detector
 from pflow.physics.geometry import distance_to_sides, measures
-from pflow.physics.kinematics import propagate
+from pflow.physics.kinematics import propagate, unit_vector
 
 FOUR_MOMENTUM = ("energy", "px", "py", "pz")
 PLACE = ("position.x", "position.y", "position.z")
@@ -1353,3 +1354,35 @@ def test_a_layer_on_another_scale_shows_in_one_event(events):
     for factor in (1.0, 4.0):
         wrong = layers(factor, "", 6, 7)(events[:1])
         assert ("in layer 6" in problems_of(compare(measure(wrong)))) == (factor == 4.0)
+
+
+def test_large_events_are_measured_in_blocks(events, monkeypatch):
+    expected, sizes = measure(events, events.reference), []
+    monkeypatch.setattr(jagged, "MAX_PAIRS", 5000)
+    monkeypatch.setattr("pflow.event.closure._pairs", lambda near, *of: sizes.append(near.size) or _pairs(near, *of))
+    found = measure(events, events.reference)
+    assert max(sizes) <= 5000 < sum(sizes)
+    for name, table in expected.tables.items():
+        for column, values in table.items():
+            np.testing.assert_allclose(found.table(name)[column], values, rtol=1e-4, atol=1e-6, err_msg=column)
+
+
+def test_the_nearest_other_one_is_of_the_same_event():
+    unit = unit_vector(np.random.default_rng(3).normal(size=(40, 3)))
+    unit[[5, 20, 21, 30]] = [
+        unit[4],
+        unit[10],
+        np.zeros(3),
+        np.zeros(3),
+    ]  # copies in one event and in another one, and unknown ones
+    bounds = np.array([0, 15, 15, 16, 40])
+    index, angle = nearest_other(unit, bounds)
+    for low, high in itertools.pairwise(bounds):
+        cosine = unit[low:high] @ unit[low:high].T
+        for i in range(low, high):
+            others = [j for j in range(low, high) if j != i and unit[j].any() and unit[i].any()]
+            best = max(others, key=lambda j: cosine[i - low, j - low], default=i)
+            assert index[i] == best
+            assert angle[i] == pytest.approx(
+                np.arccos(min(cosine[i - low, best - low], 1)) if others else np.pi, abs=1e-7
+            )

@@ -85,3 +85,13 @@ def test_the_largest_weight_wins_and_no_link_is_minus_one():
     )
     sources = ak.Array([[0.0, 0.0, 0.0, 0.0], [0.0], [0.0, 0.0]])
     assert assigned_particle(links, sources).to_list() == [[-1, 5, -1, 0], [-1], [2, -1]]
+
+
+def test_blocks_hold_all_pairs_of_each_event_and_no_more_at_once(monkeypatch):
+    monkeypatch.setattr(jagged, "MAX_PAIRS", 6)
+    bounds = np.array([0, 5, 5, 6, 8]), np.array([0, 3, 4, 4, 11]), np.array([0, 1, 1, 1, 1])
+    found = list(jagged.blocks(*bounds))
+    assert found[:3] == [(slice(*rows), slice(0, 3), slice(0, 1)) for rows in ((0, 2), (2, 4), (4, 5))]
+    assert found[3:] == [
+        (slice(*rows), slice(*of), slice(1, 1)) for rows, of in (((5, 6), (4, 4)), ((6, 7), (4, 11)), ((7, 8), (4, 11)))
+    ]
