@@ -292,11 +292,10 @@ def match(truth: Any, reco: Any, matching: Matching | None = None) -> Any:
     matching = matching or Matching()
     pairs: list[Ints] = [np.empty((2, 0), dtype=np.int64)]
     costs: list[Floats] = [np.empty(0)]
-    for first, last in _runs(np.cumsum(truth.counts * reco.counts) // PAIRS_AT_ONCE):  # whole events
-        true = np.arange(truth.offsets[first], truth.offsets[last])
-        partners = reco.counts[truth.event[true]]
-        i = np.repeat(true, partners)
-        j = reco.offsets[truth.event[i]] + jagged.local_index(partners)
+    partners = reco.counts[truth.event]
+    for first, last in _runs(np.cumsum(partners) // PAIRS_AT_ONCE):
+        i = np.repeat(np.arange(first, last), partners[first:last])
+        j = reco.offsets[truth.event[i]] + jagged.local_index(partners[first:last])
         with np.errstate(divide="ignore", invalid="ignore"):
             cost = COSTS[matching.cost][0](truth, reco, i, j)
         possible = cost <= matching.cut  # not where it is NaN: the true energy is 0

@@ -90,11 +90,14 @@ def test_total_is_the_best_of_all_assignments(make_table):
         assert total == pytest.approx(best_by_trying_all(np.where(cost <= 1.0, cost, 10.0), 1.0))
 
 
-def test_blocks_of_events_do_not_change_the_result(make_table, monkeypatch):
+def test_blocks_of_particles_do_not_change_the_result(make_table, monkeypatch):
     truth, reco = random_events(make_table, 2)
-    in_one_block = pairs(truth, reco)
+    in_one_block, sizes = pairs(truth, reco), []
     monkeypatch.setattr(module, "PAIRS_AT_ONCE", 3)
+    cost, text = module.COSTS["angle_energy"]
+    monkeypatch.setitem(module.COSTS, "angle_energy", (lambda *of: sizes.append(len(of[2])) or cost(*of), text))
     assert pairs(truth, reco) == in_one_block
+    assert max(sizes) <= 3 + max(reco.counts) < max(truth.counts * reco.counts), "more than of a large event at once"
 
 
 def test_cost(make_table):
