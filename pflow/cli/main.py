@@ -168,7 +168,8 @@ OPTIONS: dict[str, dict[str, Any]] = {
         1,
         32768,
         "N",
-        "largest number of hits of an event; one with more is an unusable entry (default: %(default)s, some 3 GB)",
+        "largest number of hits of an event, and 16 times that of its tracks; one with more is an unusable entry "
+        "(default: %(default)s, some 3 GB)",
     ),
     "cluster": {
         "help": "local:N for N processes, or address of a dask scheduler, whose workers it waits for (pflow[cluster])"

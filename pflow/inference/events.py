@@ -204,6 +204,7 @@ def _numpy(values: Tensor) -> npt.NDArray[Any]:
 
 MAX_HITS = 32768
 """Default of the largest event: attention costs the square of the number of hits."""
+HITS_PER_TRACK = 16  # by memory: that of 2,000 tracks, each a possible particle, is that of 32,000 hits
 
 
 def reconstruct(
@@ -238,15 +239,15 @@ def reconstruct(
         model's training (`general`: 5 to 40): smaller ones tell closer photons apart, and take longer. Default: the
         model's.
     max_hits
-        Largest number of hits of an event.
+        Largest number of hits of an event, and `HITS_PER_TRACK` times that of its tracks.
     batch_size
         Events in one pass of the network; default: 32, on a GPU 256, or fewer that fit its memory.
     device
         ``auto`` (a GPU if there is one), ``cpu``, ``cuda``, ``cuda:1`` ...
     on_error
         ``raise``, or ``skip``: warn, and leave an empty entry. It is flagged ``BAD_INPUT`` where most hits are
-        impossible, a value that the model reads is missing or there are more than `max_hits` hits, ``NOT_FINITE`` for
-        numbers that are not finite. Single impossible hits and tracks are left out in either case, with a warning.
+        impossible, a value that the model reads is missing or `max_hits` is exceeded, ``NOT_FINITE`` for numbers that
+        are not finite. Single impossible hits and tracks are left out in either case, with a warning.
 
     Returns
     -------
@@ -379,10 +380,16 @@ def usable_events(events: Events, max_hits: int, on_error: str, *, valid: bool =
     # Reversed: of several violations in an event the last one entered into `errors` stays, which is then the first.
     violations = [] if valid else reversed(events.without_truth().violations())
     errors = {violation.index: events.error_of(violation) for violation in violations}
-    n_hits = jagged.count(events.hits)
-    for index in np.flatnonzero(~(n_hits <= max_hits)).tolist():
-        text = f"{n_hits[index]} hits, expected at most {max_hits} (max_hits); time and memory grow with their square"
-        errors[index] = events.error(text, index=index, field="hits")
+    for part, limit, text in (
+        ("tracks", max_hits // HITS_PER_TRACK, f"max_hits / {HITS_PER_TRACK}"),
+        ("hits", max_hits, "max_hits"),
+    ):
+        counts = np.zeros(0) if (records := getattr(events, part)) is None else jagged.count(records)
+        for index in np.flatnonzero(~(counts <= limit)).tolist():
+            message = (
+                f"{counts[index]} {part}, expected at most {limit} ({text}); time and memory grow with their square"
+            )
+            errors[index] = events.error(message, index=index, field=part)
     give_up([errors[index] for index in sorted(errors)], len(events), on_error)
     return events.emptied(np.isin(np.arange(len(events)), list(errors))) if errors else events
 

@@ -15,9 +15,9 @@ import pflow
 from pflow.checkpoint import load_model
 from pflow.errors import ConfigError, InputError
 from pflow.event import jagged
-from pflow.event.events import BadEntriesWarning, Flag, ImplausibleWarning, LeftOutWarning, leave_out
+from pflow.event.events import BadEntriesWarning, Flag, ImplausibleWarning, LeftOutWarning, keep_hits, leave_out
 from pflow.event.truth import select_targets
-from pflow.inference.events import batch_limits, pick_device, reconstruct, warn_of_tracks
+from pflow.inference.events import HITS_PER_TRACK, batch_limits, pick_device, reconstruct, usable_events, warn_of_tracks
 from pflow.inference.files import reconstruct_files
 from pflow.io.flat import write_events
 from pflow.io.open import read_events
@@ -120,6 +120,16 @@ def test_too_many_hits_are_refused_or_skipped_with_a_count(model, events):
         got = reconstruct(events, model, max_hits=600, on_error="skip")
     assert ((got.flags & Flag.BAD_INPUT) > 0).tolist() == large.tolist()
     assert not ak.num(got.particles)[large].to_numpy().any()
+
+
+def test_too_many_tracks_are_refused_as_too_many_hits_are(events):
+    tracks_alone, n_tracks = keep_hits(events, ak.zeros_like(events.hits.energy)), ak.num(events.tracks).to_numpy()
+    most, first = n_tracks.max(), n_tracks.argmax()
+    allowed = HITS_PER_TRACK * int(most)
+    assert usable_events(tracks_alone, allowed, "raise") is tracks_alone
+    expected = rf"entry {first}, 'tracks': {most} tracks, expected at most {most - 1} \(max_hits / {HITS_PER_TRACK}\)"
+    with pytest.raises(InputError, match=expected):
+        usable_events(tracks_alone, allowed - 1, "raise")
 
 
 @pytest.mark.parametrize(
