@@ -416,11 +416,16 @@ def without_refused(events: Events, attempt: Callable[[Events], T], on_error: st
 
 
 def keep_hits(events: Events, keep: Mask | ak.Array) -> Events:
-    """The events with the hits where `keep`, bool [all hits] or [event, hit], holds, and their links."""
+    """The events with the hits where `keep`, bool [all hits] or [event, hit], holds, and their links.
+
+    ValueError: a mask of other events, or numbers that are no mask.
+    """
     counts = jagged.count(events.hits)
     if isinstance(keep, ak.Array) and keep.ndim > 1 and not np.array_equal(jagged.count(keep), counts):
         raise ValueError("the mask is of other events: their numbers of hits differ")
-    keep = jagged.flat(keep, np.bool_)
+    keep = jagged.flat(keep)
+    if len(keep) and keep.dtype != np.bool_:
+        raise ValueError(f"expected a mask, whether each hit is kept; found numbers of type {keep.dtype}")
     chosen = jagged.unflatten(keep, counts)
     if keep.all():
         return events

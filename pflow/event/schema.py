@@ -190,6 +190,22 @@ def _counts(part: str, quantities: Mapping[str, Any]) -> Index:
     return counts
 
 
+def not_whole(values: npt.NDArray[Any], dtype: Any) -> Index:
+    """Rows of the numbers [N] that an integer type cannot hold: 0.5, NaN, 2**40; none for another type."""
+    if np.dtype(dtype).kind != "i" or values.dtype.kind not in "fiu" or np.can_cast(values.dtype, dtype):
+        return np.zeros(0, dtype=np.int64)
+    with np.errstate(invalid="ignore"):
+        return np.flatnonzero(values.astype(dtype) != values)
+
+
+def _integers(values: Any, dtype: Any, what: str) -> npt.NDArray[Any]:
+    """Flat values as a type; ValueError if it is of integers, and one of them is not whole or too large."""
+    numbers = jagged.flat(values)
+    for row in not_whole(numbers, dtype)[:1]:
+        raise ValueError(f"{what}: expected whole numbers of type {dtype}, found {numbers[row]} (number {row} of all)")
+    return numbers.astype(dtype, copy=False)
+
+
 def build(part: str, /, **quantities: Any) -> ak.Array:
     """Records of a part from an array [event, object] for each quantity; None takes the schema's default.
 
@@ -207,7 +223,7 @@ def build(part: str, /, **quantities: Any) -> ak.Array:
     for name, field in known.items():
         shape = (n, field.width) if field.width else (n,)
         if name in given:
-            values = jagged.flat(given[name], field.dtype)
+            values = _integers(given[name], field.dtype, f"{part.replace('_', ' ')}: {name}")
             # An array without objects need not have the width as its second axis.
             values = values.reshape(0, field.width) if field.width and not len(values) else values
         elif not field.width and not field.optional:
@@ -278,7 +294,7 @@ def make_particles(*, mass: Any = None, **quantities: Any) -> ak.Array:
 def make_links(*, source: Any, particle: Any, weight: Any = None, normalise: bool = True) -> ak.Array:
     """Links from arrays [event, link] of indices; `normalise` divides weights as `Links.normalised` does."""
     counts = _counts("links", {"source": source, "particle": particle, "weight": weight})
-    sources, particles = jagged.flat(source), jagged.flat(particle)
+    sources, particles = _integers(source, "int32", "links: source"), _integers(particle, "int32", "links: particle")
     weights = np.ones(len(sources)) if weight is None else jagged.flat(weight, np.float64)
     links = Links(counts=counts, source=sources, particle=particles, weight=weights)
     return (links.normalised() if normalise else links).records()

@@ -25,12 +25,14 @@ from pflow.event.schema import (
     LINKED,
     PARTS,
     PXYZ,
+    fields_of,
     make_hits,
     make_links,
     make_particles,
     make_tracker_hits,
     make_tracks,
     make_truth,
+    not_whole,
     quantities_of,
 )
 from pflow.io.atomic import replacing
@@ -234,6 +236,7 @@ class FlatReader:
             for part, fields in self._parts.items()
             if fields and (truth or part not in TRUTH_PARTS)
         }
+        self._check_integers(columns, start)
         particle = {part: columns[part].pop("particle", None) for part in LINKS_OF if part in columns}
         if said := self._weights.read(start, stop):
             self.notes["weights"] = f"{said}, and no output keeps them"
@@ -285,6 +288,17 @@ class FlatReader:
             reference_name=self._reference_name if "reference" in parts else "",
             **parts,
         )
+
+    def _check_integers(self, columns: Mapping[str, Mapping[str, ak.Array]], start: int) -> None:
+        """Raise InputError for a number that should be an index or a code and is not whole, or too large."""
+        for part, of_part in columns.items():
+            types = {name: fields_of(part)[column].dtype for name, column in quantities_of(part).items()}
+            for name, values in of_part.items():
+                branch, numbers = self._parts[part][name], jagged.flat(values)
+                for row in [] if branch.names else not_whole(numbers, types.get(name, "int32"))[:1]:
+                    entry = start + int(jagged.event_index(jagged.count(values))[row])
+                    text = f"expected whole numbers for {name}, found {numbers[row]}"
+                    raise InputError(text, file=self.path, entry=entry, field=branch.branch)
 
     def _codes(self, note: Mapping[str, Any]) -> dict[int, int] | None:
         """Index of the calorimeter for each code of the file; None where codes are indices."""

@@ -144,6 +144,7 @@ def test_events_in_a_list_cannot_become_an_array():
         (lambda: made(hits=np.zeros((3, 2))), r"hits lack energy, position: pflow\.event\.schema has functions"),
         (lambda: keep_hits(made(), np.array([True])), "1 values for 3 objects"),
         (lambda: keep_hits(made(), made().hits.energy[[0, 2, 1]] > 0), "the mask is of other events"),
+        (lambda: keep_hits(made(), np.array([0, 1, 2])), "expected a mask, .* found numbers of type int64"),
         (lambda: make_truth(pdg=INDEX, charge=INDEX, **MOMENTUM), "missing 1 required keyword-only argument: 'mass'"),
         (lambda: made(hits=ak.mask(made().hits, ONE > 1)).violations(), r"objects that are None: choose with hits\["),
         (lambda: make_particles(pdg=INDEX, charge=INDEX, E=ONE), "particles have no E; known are pdg, charge, energy"),

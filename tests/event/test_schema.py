@@ -143,3 +143,12 @@ def test_merged_hits_have_every_field(events):
     for column, values in jagged.columns(events.hits).items():
         np.testing.assert_allclose(jagged.columns(merged)[column][cell], values, rtol=1e-6, err_msg=column)
     assert list(jagged.columns(merged)) == list(fields_of("hits"))
+
+
+@pytest.mark.parametrize("number", [1.5, np.nan, 2**40])
+def test_numbers_that_are_no_index_are_refused(number):
+    with pytest.raises(ValueError, match=r"hits: layer: expected whole numbers of type int32, found .*number 1 of"):
+        build("hits", energy=[[1, 1]], x=[[1, 1]], y=[[1, 1]], z=[[1, 1]], layer=[[1.0, number]])
+    with pytest.raises(ValueError, match="links: particle: expected whole numbers"):
+        make_links(source=[[0, 1]], particle=[[0, number]])
+    assert make_links(source=[[0.0, 1.0]], particle=[[0, 2]]).source.to_list() == [[0, 1]]

@@ -123,7 +123,7 @@ def test_too_many_hits_are_refused_or_skipped_with_a_count(model, events):
 
 
 def test_too_many_tracks_are_refused_as_too_many_hits_are(events):
-    tracks_alone, n_tracks = keep_hits(events, ak.zeros_like(events.hits.energy)), ak.num(events.tracks).to_numpy()
+    tracks_alone, n_tracks = keep_hits(events, events.hits.energy < 0), ak.num(events.tracks).to_numpy()
     most, first = n_tracks.max(), n_tracks.argmax()
     allowed = HITS_PER_TRACK * int(most)
     assert usable_events(tracks_alone, allowed, "raise") is tracks_alone

@@ -56,6 +56,17 @@ def opened(tmp_path: Path) -> Callable[..., FlatReader]:
     return open_ntuple
 
 
+@pytest.mark.parametrize("wrong", [1.5, np.nan, 2.0**40])
+def test_layers_that_are_not_whole_are_refused(opened, wrong):
+    """They were cut off, or became -2147483648."""
+    fields = {"hits": HITS | {"layer": "hit_layer"}}
+    whole = opened(hits(hit_layer=jagged([3.0, 2.0], [])), **fields)
+    assert whole.read(0, 2).hits.layer.to_list() == [[3, 2], []]
+    reader = opened({name: of[::-1] for name, of in hits(hit_layer=jagged([3.0, wrong], [])).items()}, **fields)
+    with pytest.raises(InputError, match=rf"entry 1, 'hit_layer': expected whole numbers for layer, found {wrong}"):
+        reader.read(0, 2)
+
+
 def test_events_of_an_earlier_tree_are_missed(opened, tmp_path):
     assert not opened(hits()).notes
     with uproot.update(tmp_path / "in.root") as file:
