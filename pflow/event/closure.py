@@ -324,13 +324,18 @@ def _front(detector: Detector, hits: FlatHits) -> list[tuple[FlatHits, Index]]:
     return [(hits.take(mine), layer[mine].astype(np.int64)) for mine in (rows[kind == ECAL], rows[kind == HCAL])]
 
 
-def _n_layers(detector: Detector, kind: str) -> int:
-    """Number of layers of a kind of calorimeter that a minimum ionising particle crosses; 1 of crystals."""
-    parts = [part for part in detector.calorimeters if part.kind == kind and part.layers]
-    length = max((getattr(part.layers[0], f"{LENGTH[kind]}_lengths") or 0.0 for part in parts), default=0.0)
+def _expected(detector: Detector, kind: str) -> tuple[int, int, float]:
+    """Of a trail in a kind of calorimeter: layers with hits, 1 of crystals, and how far hits belong to it: the number
+    of the first layers, and mm along the line behind the entry."""
+    parts = [part for part in detector.calorimeters if part.kind == kind]
+    described = [part for part in parts if part.layers]
+    length = max((getattr(part.layers[0], f"{LENGTH[kind]}_lengths") or 0.0 for part in described), default=0.0)
     crossed = TRAIL[kind] / length if length else N_LAYERS
-    described = max((part.n_layers for part in parts), default=N_LAYERS)
-    return min(max(int(crossed), MIN_LAYERS), described, N_LAYERS)
+    n_layers = max((part.n_layers for part in described), default=N_LAYERS)
+    expected = min(max(int(crossed), MIN_LAYERS), n_layers, N_LAYERS)
+    reach = max([BEHIND[kind], *(2 * N_LAYERS * _pitch(part) for part in parts)])
+    # The second of two crystals lies as deep as some tens of layers of an absorber, and many times the first.
+    return expected, expected if expected < n_layers else N_LAYERS, reach
 
 
 def _stubs(detector: Detector, front: tuple[FlatHits, Index], tracks: _Entries) -> dict[str, npt.NDArray[Any]]:
@@ -394,13 +399,8 @@ def _trail(
     track = rows[track]
     from_entry = hits.position[:, hit] - tracks.entry[track].T
     behind = np.einsum("pc,cp->p", tracks.direction[track], from_entry)
-    of_kind = [part for part in detector.calorimeters if part.kind == KINDS[kind]]
-    expected = _n_layers(detector, KINDS[kind])
-    # The second of two crystals lies as deep as some tens of layers of an absorber, and many times the first.
-    shortened = expected < max((part.n_layers for part in of_kind), default=0)
-    reach = max([2 * N_LAYERS * _pitch(part) for part in of_kind], default=0.0)
-    inside = (behind > -IN_FRONT) & (behind < max(reach, BEHIND[KINDS[kind]]))
-    inside = np.flatnonzero(inside & (layer[hit] < (expected if shortened else N_LAYERS)))
+    expected, n_first, reach = _expected(detector, KINDS[kind])
+    inside = np.flatnonzero((behind > -IN_FRONT) & (behind < reach) & (layer[hit] < n_first))
     track, hit, from_entry = track[inside], hit[inside], from_entry[:, inside]
 
     by_layer = np.bincount(track * N_LAYERS + layer[hit], minlength=n * N_LAYERS).reshape(n, N_LAYERS)

@@ -13,7 +13,7 @@ from pflow.config import from_plain, to_plain
 from pflow.event import jagged
 from pflow.event.checks import check_training_range, compare
 from pflow.event.checks import problems as problems_of
-from pflow.event.closure import N_LAYERS, NARROW, TrackDeposits, _n_layers, _pairs, depths, nearest_other
+from pflow.event.closure import N_LAYERS, NARROW, TrackDeposits, _expected, _pairs, depths, nearest_other
 from pflow.event.events import Events, ImplausibleWarning, concatenate
 from pflow.event.jagged import Links
 from pflow.event.move import Move
@@ -1004,7 +1004,7 @@ def test_hadrons_that_shower_in_thick_layers_are_no_lost_hits(cld_rec):
     """In six layers of four each, trails had hits in 0.93 of those of the ECAL and 0.71 of those of the HCAL."""
     trails = measure(Move(layers=4).apply(cld_rec)).table("trails")
     assert min(np.nanmean(trails[name]) for name in ("layers", "hcal_layers")) > 0.98
-    assert _n_layers(cld_rec.detector, "ecal") == _n_layers(cld_rec.detector, "hcal") == N_LAYERS
+    assert _expected(cld_rec.detector, "ecal")[0] == _expected(cld_rec.detector, "hcal")[0] == N_LAYERS
 
 
 def test_a_detector_outside_of_the_training_is_said(cld_rec):
