@@ -25,7 +25,7 @@ from pflow.event.events import ImplausibleWarning
 from pflow.event.scales import BUSY, LARGEST, PI0, VERY_HARD, SampleScales, Scales, Table
 from pflow.physics.arrays import Floats, Index, Mask
 from pflow.physics.detector import ECAL, FACES, HCAL, KINDS, Calorimeter, Detector, calibration_digest
-from pflow.physics.geometry import FIELD, barrel_shape, kind_index, layer_pitches, measures
+from pflow.physics.geometry import ECAL_MEASURES, FIELD, barrel_shape, kind_index, layer_pitches, measures
 from pflow.physics.pdg import mass_of
 
 MANY = {"hits of the ECAL": 100, "hits of the HCAL": 100, "tracks": 6}
@@ -1033,10 +1033,10 @@ def check_training_range(detector: Detector, sample: SampleScales) -> Check:
         return Check("detector", False, first_line(error))
     trained = f"what the model was trained on, {', '.join(sample.detectors)} and their variations"
     shift = "energies may be off by some percent, which pflow calibrate measures with truth"
-    if any(" of the ECAL " in text for text in far):
+    if not ECAL_MEASURES.isdisjoint(far):
         shift = "energies may be off by 10% and more and photons be lost, which pflow evaluate measures with truth"
     shift = "it is unlike these, and energies will be wrong" if unlike else shift
-    text = f"outside {trained}: {'; '.join(outside)}; {shift}" if outside else f"within {trained}"
+    text = f"outside {trained}: {'; '.join(outside.values())}; {shift}" if outside else f"within {trained}"
     # A calibration on all detectors of the training holds for others as far as the training does.
     done, names = sample.calibrated_for, ", ".join(sample.calibrated_for)
     other = names if done and detector.name not in done and not set(sample.detectors) <= set(done) else ""
@@ -1047,12 +1047,12 @@ def check_training_range(detector: Detector, sample: SampleScales) -> Check:
     return Check("detector", not (outside or other), f"detector '{detector.name}' is {text}")
 
 
-def outside_training(detector: Detector, sample: SampleScales, factor: float) -> list[str]:
-    """Measures of a detector that are more than a `factor` outside of the range of a training `sample`, in words.
+def outside_training(detector: Detector, sample: SampleScales, factor: float) -> dict[str, str]:
+    """Measures of a detector that are more than a `factor` outside of the range of a training `sample`: name and text.
 
     ConfigError: the detector's description is incomplete.
     """
-    outside = []
+    outside = {}
     for name, (smallest, largest) in measures(detector).items():
         low, high = sample.measures.get(name, (-np.inf, np.inf))
         if smallest < low / factor or largest > high * factor:
@@ -1061,5 +1061,5 @@ def outside_training(detector: Detector, sample: SampleScales, factor: float) ->
             if name == FIELD and value * low < 0:
                 text += "; its direction is reversed: turn events by 180 degrees about x, y to -y and z to -z, and "
                 text += f"b_field is {-value:g}"
-            outside.append(f"{name} {value:.4g} ({text})")
+            outside[name] = f"{name} {value:.4g} ({text})"
     return outside

@@ -593,10 +593,10 @@ def readable_models(file: EventFile) -> dict[str, str]:
 def _unlike(detector: Detector, name: str) -> str:
     """Why a model that comes with pflow does not suit a detector with a complete description; "": it does."""
     sample = read_header(name).tokeniser.sample
-    far = outside_training(detector, sample, UNLIKE) if sample and sample.detectors else []
+    far = outside_training(detector, sample, UNLIKE) if sample and sample.detectors else {}
     if not far:
         return ""
-    unlike = f"detector '{detector.name}' is unlike all that '{name}' was trained on: {'; '.join(far)}"
+    unlike = f"detector '{detector.name}' is unlike all that '{name}' was trained on: {'; '.join(far.values())}"
     return f"{unlike}: correct its description (mm, T), or train the model on it (pflow fit --start-from {name})"
 
 

@@ -324,6 +324,7 @@ FIELD, RADIUS, FACE = "field [T]", "radius of the ECAL [mm]", "|z| of the ECAL [
 CELL = "cell size of the {} [mm]"
 LENGTH = {"ecal": "radiation", "hcal": "interaction"}
 LAYER, DEPTH = "{1} lengths of a layer of the {0}", "{1} lengths of the {0}"
+ECAL_MEASURES = {RADIUS, FACE, *(text.format("ECAL", LENGTH["ecal"]) for text in (CELL, LAYER, DEPTH))}
 
 
 def measures(*detectors: Detector) -> dict[str, tuple[float, float]]:
