@@ -152,6 +152,15 @@ def test_each_verb_of_the_command_line_evaluates_a_model(run, small, capsys, mon
         assert "data.hit_energy_min is 0.0, but the weights have 0.05" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("verb", "split"), [("fit", "train"), ("validate", "val"), ("test", "test"), ("predict", "predict")]
+)
+def test_a_verb_that_would_do_nothing_is_refused(verb, split, capsys):
+    assert main([verb, "--start-from=ild-g4-photon", f"--trainer.limit-{split}-batches=0"]) == 2
+    said = f"trainer.limit_{split}_batches is 0, so pflow {verb} would do nothing: give a number of batches"
+    assert said in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("verb", ["fit", "validate", "test", "predict"])
 def test_each_verb_has_help_and_names_the_nearest_option(verb, capsys):
     assert main([verb, "--help"]) == 0
