@@ -81,6 +81,7 @@ and of scintillator and lead, 20.4 in one of steel, 13 (photons) to 28 in HCALs 
 HEAVY = 15.0  # radiation lengths per interaction length of a layer: 9 to 11 in steel and copper, 22 to 31 in W and Pb
 LOWER = 0.2
 HIT_ENERGY = (2e-5, 1.0)  # GeV, plausible medians of hits where the layers are not described
+UNNUMBERED = 0.01  # smallest implausible fraction of hits without a layer beside others with one
 ON_LAYERS = 0.85  # smallest plausible fraction of hits on the layer of their depth, or the next one
 CELL_SIZE = 1.5  # largest plausible ratio of cell sizes to the described ones
 FRONT = 0.01  # largest plausible fraction of a calorimeter's energy in front of it; healthy files have none
@@ -795,6 +796,9 @@ def _places(scales: Scales, part: Calorimeter, hits: Table) -> Iterator[Check]:
         good = described <= (1 + sparse) * CELL_SIZE * size and (sparse or neighbour.min() <= CELL_SIZE * described)
         yield Check("cell size", good, f"cells of {part.name} are {size:.3g} mm large (described: {described:g})")
 
+    unnumbered = (hits["layer"] < 0).mean()  # all of them are where there is no cell encoding
+    text = f"{unnumbered:.0%} of the hits of {part.name} have no layer (-1), and the others have one"
+    yield Check("layers", unnumbered < UNNUMBERED or unnumbered == 1, text)
     (edges, _), depth, energy = _edges(part), hits["depth"], hits["energy"]
     if len(edges) == 1 or part.region == "other" or not np.isfinite(depth).all():
         return

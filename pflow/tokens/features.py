@@ -311,7 +311,8 @@ def feature_columns(events: Events, part: str, names: Sequence[str]) -> list[Flo
             event, reason = jagged.event_index(counts), ""
             if feature.field == "hits.layer":
                 without = np.unique(jagged.flat(events.hits.subdetector)[~known])
-                reason = f": no cell encoding for {', '.join(events.detector.calorimeters[i].name for i in without)}"
+                names = ", ".join(events.detector.calorimeters[i].name for i in without)
+                reason = f": they are -1, as without a cell encoding, in {names}"
             first = event[~known][0]
             some = f"{np.count_nonzero(~known[event == first])} of {counts[first]}"
             message = f"the model needs a finite number here, and {some} values are unknown{reason}"

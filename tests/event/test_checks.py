@@ -203,6 +203,13 @@ CASES = {
     "first ECAL layers x 2": (layers(2.0, "ecal", 0, 5), rf"ecal_\w+ have (2|1\.[789])\S* {LAYER} in layers 0 to 4"),
     "first HCAL layers x 2": (layers(2.0, "hcal", 0, 10), rf"hcal_\w+ have .*(1\.[789]|2)\d* {LAYER} in layers 0 to 9"),
     "deep ECAL layers x 0.5": (layers(0.5, "ecal", 20, 99), rf"ecal_\w+ have .*0\.\d+ {LAYER} from layer 20 on"),
+    "half of the layers": (
+        hits(
+            lambda of: {"layer": np.where(np.random.default_rng(1).random(len(of["layer"])) < 0.5, -1, of["layer"])},
+            "ecal",
+        ),
+        r"[45]\d% of the hits of ecal_barrel have no layer \(-1\), and the others have one",
+    ),
     "barrel twice": (twice_in_the_barrel, r"\d+% of the hits of ecal_barrel lie in the cell of another one"),
     "ECAL endcap turned": (turned("ecal", "endcap"), r"\d+% of \d+ tracks have hits of the ECAL where they enter"),
     "z + 10 mm": (moved(lambda x, y, z: (x, y, z + 10)), r"hits of the ECAL lie -\d\.\d cells beside"),

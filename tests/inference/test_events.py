@@ -212,7 +212,11 @@ def reads_all(events, make_model):
     ("field", "value", "message"),
     [
         ("hits.subdetector", 9, r"hits\.subdetector': expected"),
-        ("hits.layer", -1, r"hits\.layer'.*1 of \d+ values are unknown: no cell encoding for ecal"),
+        (
+            "hits.layer",
+            -1,
+            r"hits\.layer'.*1 of \d+ values are unknown: they are -1, as without a cell encoding, in ecal",
+        ),
     ],
 )
 def test_an_event_that_the_model_cannot_read_is_refused_or_skipped(reads_all, events, spoil, field, value, message):
