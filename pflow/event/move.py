@@ -183,7 +183,8 @@ class Move:
         Whole factors on the cell size: cells of the simulation are summed. Exact, except for single cells that the
         sample's threshold has removed.
     layers
-        n: every n-th layer of ECAL and HCAL is read, with n times the energy. Exact; the number of layers of barrels
+        n: every n-th layer of ECAL and HCAL is read, with n times the energy, or as much more as the layers that it
+        stands for are thicker. Exact; the number of layers of barrels
         and endcaps must be a multiple of n.
     hcal_layers
         Number of layers of the HCAL's barrel and endcaps, from the inside; None: all. Exact, except for backscatter
@@ -389,6 +390,11 @@ def change_cells(events: Events, forms: Forms) -> Events:
     of_layers = np.maximum(n_layers[hits["subdetector"]], 1)
     energy = hits["energy"] * (of_layers / np.ceil(of_layers / every)).astype(hits["energy"].dtype)
     layer = np.where(hits["layer"] >= 0, hits["layer"] // every, hits["layer"]).astype(hits["layer"].dtype)
+    for number, part in enumerate(calorimeters):
+        for n in np.unique(every[hits["subdetector"] == number]):
+            if ((factor := _of_unlike_layers(part, int(n))) != 1).any():
+                rows = np.flatnonzero((hits["subdetector"] == number) & (every == n) & keep)
+                energy[rows] *= factor[np.clip(layer[rows], 0, len(factor) - 1)]
     columns = {"energy": energy, "layer": layer}
     if forms["no_time"].any():
         columns["time"] = np.where(forms["no_time"][event], np.nan, hits["time"]).astype(hits["time"].dtype)
@@ -415,6 +421,17 @@ def change_cells(events: Events, forms: Forms) -> Events:
             energy[rows] = (np.bincount(level, energy[rows]) / np.maximum(np.bincount(level), 1))[level]
         events = dataclasses.replace(events, hits=jagged.replaced(events.hits, {"energy": energy}))
     return events
+
+
+def _of_unlike_layers(part: Calorimeter, every: int) -> Floats:
+    """Mean length of the layers that each n-th one stands for over its own, [layer that is read]; 1 of like ones."""
+    name = f"{LENGTH.get(part.kind)}_lengths"  # NaN where they are not described
+    length = np.array([getattr(run, name, None) for run in part.layers for _ in range(run.count)], dtype=np.float64)
+    starts = np.arange(0, len(length), every)
+    if every == 1 or not len(length) or not (length > 0).all():
+        return np.ones(1)
+    mean: Floats = np.add.reduceat(length, starts) / np.diff([*starts, len(length)])
+    return np.round(mean / length[starts], 9)
 
 
 def _coarser(events: Events, forms: Forms) -> Events:

@@ -127,6 +127,17 @@ def test_fewer_layers_are_every_second_with_twice_the_energy(events):
     assert move(changed, drawn(events, fewer_layers=1.0)).geometry.density[0, 0, 0, 0] == pytest.approx(0.1)
 
 
+def test_a_layer_that_stands_for_thicker_ones_has_their_energy(events):
+    """Every third of the ILD's ECAL: 20 layers of 0.61 radiation lengths, 10 of 1.21; it looked like a wrong scale."""
+    third = Move(layers=3).apply(events).hits
+    read = events.hits[events.hits.layer % 3 == 0]
+    in_ecal = np.array([part.kind == "ecal" for part in events.detector.calorimeters])[jagged.flat(read.subdetector)]
+    mixed = in_ecal & (jagged.flat(read.layer) == 18)
+    assert mixed.any()
+    expected = np.where(mixed, (2 * 0.61 + 1.21) / 0.61, 3.0) * jagged.flat(read.energy)
+    np.testing.assert_allclose(jagged.flat(third.energy), expected, rtol=1e-6)
+
+
 def test_energy_without_a_particle_stays_without_one_in_coarser_cells(events):
     """Such as noise, whose cells are summed with those of particles."""
     links = Links.of(events.hit_links)
