@@ -161,12 +161,12 @@ def fields_of(part: str) -> dict[str, Field]:
     return {column: field for field in SCHEMA[part] for column in field.quantities.values()}
 
 
-def quantities_of(part: str) -> dict[str, str]:
-    """The column of each quantity of a part that a file may hold with one number per object."""
+def quantities_of(part: str, *, optional: bool = False) -> dict[str, str]:
+    """The column of each quantity of a part that a file may hold with one number per object; also optional ones."""
     return {
         quantity: column
         for field in SCHEMA[part]
-        if not (field.width or field.optional or field.derived)
+        if not (field.width or (field.optional and not optional) or field.derived)
         for quantity, column in field.quantities.items()
     }
 

@@ -54,7 +54,7 @@ LINKS_OF = {source: links for links, source in LINKED.items()}
 """The links from the objects of each part that has them: ``hit_links`` of ``hits``."""
 
 FIELDS: Mapping[str, tuple[str, ...]] = {
-    part: (*quantities_of(part), *(["particle"] if part in LINKS_OF else [])) for part in PARTS
+    part: (*quantities_of(part, optional=True), *(["particle"] if part in LINKS_OF else [])) for part in PARTS
 }
 """Quantities of each part that a layout may name; ``particle`` stands for links of weight 1."""
 
@@ -104,7 +104,7 @@ class Layout:
         parts = {}
         for part, fields in self.parts.items():
             group = next(iter(fields.values())).branch.partition(".")[0]
-            unmapped = (name for name in quantities_of(part) if name not in fields)
+            unmapped = (name for name in quantities_of(part, optional=True) if name not in fields)
             parts[part] = {**fields, **{name: Branch(branch=f"{group}.{name}", optional=True) for name in unmapped}}
         return dataclasses.replace(self, parts=parts)
 
@@ -413,18 +413,16 @@ def write_events(
         # The types of the branches come from the first chunk: without one, no tree can be made.
         if first is None:
             raise ConfigError(f"cannot write {path}: no events were given")
-        parts = [name for name, _ in first.parts()]
-        written = 0
+        parts, held, written = [name for name, _ in first.parts()], _held(first), 0
         with uproot.recreate(partial, compression=compression or uproot.ZSTD(9)) as file:
             detector, truth_tracks = first.detector, False
             groups = _groups(first[:0], layout, parts)
             types = {str(layout.event): np.dtype(np.int64)} | {key: group.type.content for key, group in groups.items()}
             tree = make_ttree(file, layout.tree, types, "events")
             for chunk in itertools.chain([first], chunks):
-                chunk_parts = [name for name, _ in chunk.parts()]
-                if (chunk.detector, chunk_parts) != (detector, parts):
-                    chunks_of = f"chunks with {', '.join(parts)} of detector '{detector.name}'"
-                    another = f"with {', '.join(chunk_parts)} of '{chunk.detector.name}'"
+                if (chunk.detector, _held(chunk)) != (detector, held):
+                    chunks_of = f"chunks with {', '.join(held)} of detector '{detector.name}'"
+                    another = f"with {', '.join(_held(chunk))} of '{chunk.detector.name}'"
                     raise ConfigError(f"cannot write {path}: {chunks_of}, and {another}")
                 if len(chunk):
                     tree.extend({str(layout.event): chunk.event} | _groups(chunk, layout, parts))
@@ -443,18 +441,25 @@ def write_events(
         return written
 
 
+def _held(events: Events) -> list[str]:
+    """Names of the parts of events, and of columns of these that not all events have."""
+    optional = {part: {*quantities_of(part, optional=True)} - {*quantities_of(part)} for part in PARTS}
+    return [name for part, of in events.parts() for name in (part, *optional[part].intersection(of.fields))]
+
+
 def _groups(events: Events, layout: Layout, parts: Iterable[str]) -> dict[str, ak.Array]:
     """[event, object] records by the prefix of their branches, e.g. ``calo_hit``."""
     groups = {}
     for part in parts:
         records = getattr(events, part)
-        columns, flat, quantities, counts = {}, jagged.columns(records), quantities_of(part), jagged.count(records)
+        columns, flat, counts = {}, jagged.columns(records), jagged.count(records)
+        quantities = quantities_of(part, optional=True)
         for name, branch in layout.parts[part].items():
             prefix, _, member = branch.branch.partition(".")
             if name == "particle" and part in LINKS_OF:
                 if (links := getattr(events, LINKS_OF[part])) is not None:
                     columns[member] = assigned_particle(links, records)
-            else:
+            elif quantities[name] in flat:
                 columns[member] = jagged.unflatten(flat[quantities[name]], counts)
         groups[prefix] = ak.zip(columns, depth_limit=2)
     return groups

@@ -13,6 +13,7 @@ import yaml
 from pflow.errors import ConfigError, InputError
 from pflow.event.events import Events, Flag, ImplausibleWarning
 from pflow.event.jagged import columns as columns_of
+from pflow.event.jagged import records
 from pflow.event.schema import make_hits, make_links, make_particles, make_tracker_hits, make_tracks, make_truth
 from pflow.io.flat import FIELDS, Branch, FlatReader, load_layout, write_events
 from pflow.io.open import read_events
@@ -307,7 +308,11 @@ def by_hand():
         ),
         tracker_hits=make_tracker_hits(energy=numbers * 1e-4, layer=numbers > 2, **position),
         truth=make_truth(
-            **particles, vx=three([0.0, 310.7], [np.nan]), status=three([1, 0], [1]), parent=three([-1, 0], [-1])
+            **particles,
+            vx=three([0.0, 310.7], [np.nan]),
+            status=three([1, 0], [1]),
+            parent=three([-1, 0], [-1]),
+            overlay=three([False, True], [True]),
         ),
         hit_links=make_links(
             source=three([0, 0, 2], [0]), particle=three([1, 0, 1], [0]), weight=three([1.0, 3.0, 0.5], [1.0])
@@ -358,10 +363,14 @@ def test_a_description_in_a_file_that_is_no_detector_is_the_files_fault(tmp_path
 def test_chunks_that_make_no_file(tmp_path):
     events = by_hand()
     hits = Events(detector=events.detector, hits=events.hits)
+    truth = columns_of(events.truth)
+    del truth["overlay"]
+    without_overlay = dataclasses.replace(events, truth=records(truth, ak.num(events.truth)))
     of_clic = dataclasses.replace(hits, detector=load_detector("clic"))
     for chunks, message in (
         ([], "no events were given"),
         ([events, hits], r"chunks with hits, tracks, .* and with hits"),
+        ([events, without_overlay], r"chunks with .* truth, overlay, .* and with .* truth, hit_links"),
         ([hits, of_clic], "of detector 'cld', and with hits of 'clic'"),
     ):
         with pytest.raises(ConfigError, match=message):
