@@ -116,23 +116,23 @@ def make_folder(path: str | Path) -> Path:
     return folder
 
 
-def lock(path: Path) -> list[BinaryIO]:
-    """Lock a file until what is returned is closed, or this process ends in any way; empty: it cannot be locked.
+def lock(path: Path) -> BinaryIO | None:
+    """Lock a file until what is returned is closed, or this process ends in any way; None: it cannot be locked.
 
     BlockingIOError: another process has locked it.
     """
     try:
         file = path.open("r+b")
     except OSError:  # not there, or read-only
-        return []
+        return None
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        return [file]
+        return file
     except OSError as error:  # another process, or a file system without locks
         file.close()
         if isinstance(error, BlockingIOError):
             raise
-        return []
+        return None
 
 
 @contextmanager

@@ -197,7 +197,8 @@ class RunFolder(pl.Callback):  # type: ignore[misc]
     def _lock(self) -> None:
         """Lock the configuration that is there, unless this run has; ConfigError: another process has."""
         try:
-            self.locks = self.locks or lock(self.folder / "config.yaml")
+            if not self.locks and (file := lock(self.folder / "config.yaml")):
+                self.locks.append(file)
         except BlockingIOError as error:
             text = f"another pflow fit is training in {self.folder}, and both would replace its checkpoints"
             raise ConfigError(f"{text}: wait until it ends, or choose another folder (--output)") from error
@@ -247,7 +248,8 @@ class RunFolder(pl.Callback):  # type: ignore[misc]
                 # jsonargparse's text for what it cannot write, e.g. a device, cannot be read again: a default is used.
                 lines = partial.read_text("utf-8").splitlines(keepends=True)
                 partial.write_text("".join(line for line in lines if UNWRITABLE not in line), "utf-8")
-                self.locks += lock(partial)  # before it takes the place of the other one
+                if file := lock(partial):  # before it takes the place of the other one
+                    self.locks.append(file)
         self.saved = True
 
     def on_exception(self, trainer: pl.Trainer, pl_module: ParticleFlow, exception: BaseException) -> None:

@@ -124,7 +124,7 @@ def test_a_run_is_resumed_by_its_checkpoint_alone(moved, run, capsys):
 def test_a_run_that_is_training_is_not_resumed_nor_begun_a_second_time(moved, tiny, data):
     more = ["--checkpoint", str(moved), "--trainer.max-epochs=4"]
     before = files(moved)
-    with closing(*lock(moved / "config.yaml")), pytest.raises(ConfigError, match="another pflow fit is training in"):
+    with closing(lock(moved / "config.yaml")), pytest.raises(ConfigError, match="another pflow fit is training in"):
         fit.main("fit", more)
     assert files(moved) == before
 
@@ -139,7 +139,7 @@ def test_a_run_that_is_training_is_not_resumed_nor_begun_a_second_time(moved, ti
     for name in ("best.ckpt", "last.ckpt"):  # before it has any
         (moved / name).unlink()
     again = [*tiny, *data, f"--output={moved}"]
-    with closing(*lock(moved / "config.yaml")), pytest.raises(ConfigError, match="another pflow fit is training in"):
+    with closing(lock(moved / "config.yaml")), pytest.raises(ConfigError, match="another pflow fit is training in"):
         fit.main("fit", again)
     assert fit.main("fit", [*again, "--trainer.max-epochs=1"]) == 0
 
