@@ -9,7 +9,7 @@ import pytest
 import pflow.model
 from pflow.checkpoint import load_model
 from pflow.cli.main import main
-from pflow.plots import rendered
+from pflow.train.callbacks import read_history
 
 TOY = '''
 """An architecture of one's own: each event is one photon, of a direction and an energy that are learned."""
@@ -86,7 +86,7 @@ def toy(tmp_path, monkeypatch):
 def test_a_third_architecture_is_one_folder_and_one_configuration(toy, sample_dir, tmp_path):
     sample, run = str(sample_dir / "gamma1_val_small.root"), tmp_path / "run"
     data = [f"--data.train={sample}", f"--data.val={sample}", f"--output={run}"]
-    with patch("pflow.train.callbacks.rendered", rendered):  # other fits of the tests draw nothing
+    with patch("pflow.train.callbacks.read_history", read_history):  # other fits of the tests draw nothing
         assert main(["fit", "--config", toy, *data]) == 0
     names = {path.name for path in run.rglob("*")}
     assert {"best.ckpt", "last.ckpt", "config.yaml", "metrics.csv", "training.png", "training.pdf"} <= names

@@ -199,13 +199,11 @@ def left(path: Path) -> list[Any]:
     return [content["global_step"], *(value.tolist() for state in states for value in state.values())]
 
 
-@pytest.mark.parametrize(
-    ("batching", "epoch"), [(SAME_NUMBER, "tttvv"), (BY_TOKENS, "tttttttvv")], ids=["same number", "by tokens"]
-)
-def test_an_interrupted_fit_is_resumed_as_if_it_had_not_been(interrupted, tmp_path, batching, epoch, capsys):
+@pytest.mark.parametrize("batching", [SAME_NUMBER, BY_TOKENS], ids=["same number", "by tokens"])
+def test_an_interrupted_fit_is_resumed_as_if_it_had_not_been(interrupted, tmp_path, batching, capsys):
     """Interrupted in a validation, which then is finished, and within an epoch; by tokens at the end of an epoch."""
+    epoch, n_train = "tttvv", 3
     assert interrupted(*batching, f"--output={tmp_path / 'whole'}") == (0, 2 * epoch)
-    n_train = epoch.count("t")
     for during in (n_train, len(epoch)) if batching is SAME_NUMBER else (n_train - 1,):
         folder = tmp_path / str(during)
         code, batches = interrupted(*batching, f"--output={folder}", during=during, number=signal.SIGINT)

@@ -42,7 +42,7 @@ def test_a_loss_that_is_not_finite_stops_and_names_the_events(
     step.calls = 0
     monkeypatch.setattr("pflow.model.translation.TranslationReconstructor.training_step", step)
     monkeypatch.setattr("pflow.cli.fit.SAVE_EVERY", timedelta(minutes=minutes))
-    assert cli_main(["fit", *tiny, *data, *options]) == 1
+    assert cli_main(["fit", *tiny, *data, "--data.batch_size=8", *options]) == 1
     message = r"not a finite number \(energy\) in the batch of .*gamma1_val_small.root, entries \d+(, \d+){7};"
     assert re.search(message, capsys.readouterr().err)
     assert step.calls == n_calls
@@ -76,8 +76,8 @@ def draws(data, tmp_path, tiny, monkeypatch):
 
 def test_batches_and_ranks_draw_numbers_of_their_own_but_for_those_shared(draws, monkeypatch):
     alone = draws()
-    assert len(alone) == 7
-    assert len({number for pair in alone for number in pair}) == 14
+    assert len(alone) == 3
+    assert len({number for pair in alone for number in pair}) == 6
     monkeypatch.setattr(ParticleFlow, "global_rank", 1)
     second = draws("--seed_everything=1", "--trainer.accumulate_grad_batches=2")
     assert [shared for _, shared in alone] == [shared for _, shared in second]
