@@ -271,6 +271,8 @@ def event_rows(which: int | slice | npt.NDArray[Any] | Sequence[int], n_events: 
         raise IndexError(f"{expected} of {n_events} events: {first_line(error)}") from error
     if rows.ndim != 1:
         raise IndexError(f"{expected} of {n_events} events; found {rows.ndim} dimensions")
+    if len(rows) == n_events and (np.diff(rows) == 1).all():  # a mask that leaves out none, as of good events: no copy
+        return slice(0, n_events)
     return rows
 
 

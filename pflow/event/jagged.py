@@ -174,9 +174,16 @@ def vectors(array: ak.Array, dtype: type[np.floating[Any]] = np.float64, *, fiel
     return np.stack([np.asarray(values, dtype=dtype) for values in components], axis=-1)
 
 
+def quantities(particles: ak.Array, names: Iterable[str]) -> dict[str, Floats]:
+    """Quantities of four-momenta [event, particle], float64 [particle] each, also where `vector` has pt and eta."""
+    known = particles.fields  # they need no computing, which takes a millisecond
+    columns = {name: particles[name] if name in known else getattr(particles, name) for name in names}
+    return {name: flat(values, np.float64) for name, values in columns.items()}
+
+
 def momenta(particles: ak.Array) -> Floats:
-    """Momenta of four-momenta [event, particle], GeV, float64 [particle, 3], also where `vector` has pt and eta."""
-    return np.stack([flat(getattr(particles, axis), np.float64) for axis in ("px", "py", "pz")], axis=1)
+    """Momenta of four-momenta [event, particle], GeV, float64 [particle, 3]."""
+    return np.stack([*quantities(particles, ("px", "py", "pz")).values()], axis=1)
 
 
 def concatenate(arrays: Sequence[ak.Array | int]) -> ak.Array:

@@ -115,20 +115,11 @@ def find_jets(
     if not available():
         raise missing_package("fastjet", "jets", extra="jets")
     if isinstance(particles, ParticleTable):
-        momenta = dict(zip(COMPONENTS, (*particles.momentum.T, particles.energy), strict=True))
-        momenta = jagged.records(momenta, particles.counts)
-        return ParticleTable.from_records(find_jets(momenta, n_jets=n_jets, radius=radius))
-    check_particles(particles, "particles")
-    for error in find_faults(particles, fields=tuple(COMPONENTS)).values():
-        raise error
-    # Targets, which have an index, may have any status, and none is of another one.
-    is_truth = "status" in particles.fields and "index" not in particles.fields
-    if is_truth and len(status := np.unique(jagged.flat(particles.status))) > 1:
-        text = f"true particles of status {', '.join(map(str, status))} may be products of each other"
-        remedy = "take pflow.select_targets(events).particles"
-        warn(f"{text}, and their energy counts several times: {remedy}", ImplausibleWarning)
-    inputs = ak.zip({name: getattr(particles, component) for component, name in COMPONENTS.items()})
-    counts = jagged.count(particles)
+        counts, momenta = particles.counts, (*particles.momentum.T, particles.energy)
+    else:
+        _check_momenta(particles)
+        counts, momenta = jagged.count(particles), (*jagged.quantities(particles, COMPONENTS).values(),)
+    inputs = jagged.records(dict(zip(COMPONENTS.values(), momenta, strict=True)), counts)
     enough, n_clustered = counts >= (n_jets or 1), np.zeros_like(counts)
     columns = dict.fromkeys(COMPONENTS, np.zeros(0))
     # An empty list of lists, so that the result has the same depth without any jets.
@@ -140,7 +131,22 @@ def find_jets(
         columns = {component: jagged.flat(jets[name])[order] for component, name in COMPONENTS.items()}
         members = ak.flatten(index(), axis=1)[order] if constituents else members
     clustered = jagged.records(columns, n_clustered)
+    if isinstance(particles, ParticleTable):
+        return ParticleTable.from_records(clustered)
     return (clustered, ak.unflatten(ak.values_astype(members, np.int64), n_clustered)) if constituents else clustered
+
+
+def _check_momenta(particles: ak.Array) -> None:
+    """Errors of `find_jets` for records that are no lists of four-momenta, and its warning of truth."""
+    check_particles(particles, "particles")
+    for error in find_faults(particles, fields=COMPONENTS).values():
+        raise error
+    # Targets, which have an index, may have any status, and none is of another one.
+    is_truth = "status" in particles.fields and "index" not in particles.fields
+    if is_truth and len(status := np.unique(jagged.flat(particles.status))) > 1:
+        text = f"true particles of status {', '.join(map(str, status))} may be products of each other"
+        remedy = "take pflow.select_targets(events).particles"
+        warn(f"{text}, and their energy counts several times: {remedy}", ImplausibleWarning)
 
 
 def _cluster(inputs: ak.Array, n_jets: int | None, radius: float | None) -> tuple[ak.Array, Callable[[], ak.Array]]:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from functools import cached_property
 from typing import Any, ClassVar, overload
 
@@ -54,7 +54,7 @@ def find_faults(
     name: str = "particles",
     file: str | None = None,
     entries: Ints | None = None,
-    fields: Sequence[str] = NUMBERS,
+    fields: Iterable[str] = NUMBERS,
 ) -> dict[int, InputError]:
     """For each event of records [event, particle] with one, by its index: a number not finite, or an energy below 0.
 
@@ -62,7 +62,7 @@ def find_faults(
     """
     faults: dict[int, InputError] = {}
     event = jagged.event_index(jagged.count(particles))
-    for field, values in _numbers(particles, fields).items():
+    for field, values in jagged.quantities(particles, fields).items():
         # Energies below 0 would lower the fake energy, and can hide too much energy elsewhere in the event.
         least = 0.0 if field == "energy" else -np.inf
         for row in np.flatnonzero(~np.isfinite(values) | (values < least)).tolist():
@@ -72,14 +72,6 @@ def find_faults(
             entry = index if entries is None else int(entries[index])
             faults.setdefault(index, InputError(text, file=file, entry=entry, field=field))
     return faults
-
-
-def _numbers(particles: ak.Array, fields: Sequence[str] = NUMBERS) -> dict[str, Floats]:
-    """Charge [e], energy [GeV] and momentum [GeV] of all particles."""
-    # Four-momenta of `vector` may hold pt, phi, eta and mass; what they hold themselves needs no computing.
-    known = particles.fields
-    columns = {field: particles[field] if field in known else getattr(particles, field) for field in fields}
-    return {field: jagged.flat(values, np.float64) for field, values in columns.items()}
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
@@ -99,7 +91,7 @@ class ParticleTable:
             particles = jagged.replaced(particles, dict.fromkeys(absent, np.zeros(int(jagged.count(particles).sum()))))
         for error in find_faults(particles).values():
             raise error
-        charge, energy, *momentum = _numbers(particles).values()
+        charge, energy, *momentum = jagged.quantities(particles, NUMBERS).values()
         pdg = jagged.flat(particles["pdg"], np.int64)
         counts = jagged.count(particles)
         return cls(counts=counts, pdg=pdg, charge=charge, energy=energy, momentum=np.stack(momentum, axis=1))
@@ -169,7 +161,9 @@ def check_particles(given: object, what: str) -> None:
     expected = f"{what} [event, particle], {such}"
     check_type(given, ak.Array, expected)
     assert isinstance(given, ak.Array)  # for the type checker
-    if given.ndim != 2 or not all(hasattr(given, name) for name in ("px", "py", "pz", "energy")):
+    # `hasattr` computes a component, which takes longer than the clustering of jets.
+    there = (name in given.fields or hasattr(given, name) for name in ("px", "py", "pz", "energy"))
+    if given.ndim != 2 or not all(there):
         raise TypeError(f"expected {expected}; found an array of {str(given.type)[:60]}")
     jagged.columns(given)  # refuses objects that are None
 
