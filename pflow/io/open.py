@@ -121,7 +121,10 @@ def fitting_detectors(file: PodioFile, *, sim: bool | None = None) -> list[Detec
         else:
             reader, reason = Edm4hepReader(file, detector=detector, sim=sim), ""
             n_sources = sum(map(len, reader.sources.values()))
-            reader.sources = {**reader.sources, "tracks": (), "tracker_hits": ()}  # hits alone are looked at
+            # Only the hits of the ECAL are looked at: to read others would take most of the time.
+            ecal = {part.name for part in detector.calorimeters if part.kind == "ecal"}
+            reader.sources = {name: of if name in ecal else () for name, of in reader.sources.items()}
+            reader.chosen = dataclasses.replace(reader.chosen, collections=reader.sources)
             events = first_entries(reader)
             geometry = None if events is None else geometry_fits(events, detector)
             if geometry is False:
