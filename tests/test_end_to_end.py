@@ -83,6 +83,7 @@ def toy(tmp_path, monkeypatch):
     monkeypatch.delattr(pflow.model, "toy", raising=False)
 
 
+@pytest.mark.usefixtures("few_resamples")
 def test_a_third_architecture_is_one_folder_and_one_configuration(toy, sample_dir, tmp_path):
     sample, run = str(sample_dir / "gamma1_val_small.root"), tmp_path / "run"
     data = [f"--data.train={sample}", f"--data.val={sample}", f"--output={run}"]

@@ -11,6 +11,8 @@ import pytest
 
 import pflow
 
+pytestmark = pytest.mark.usefixtures("few_resamples")
+
 PACKAGE = Path(pflow.__file__).parent
 MODULES = sorted(
     ".".join(("pflow", *path.relative_to(PACKAGE).with_suffix("").parts))

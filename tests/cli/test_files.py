@@ -142,6 +142,7 @@ def test_an_output_shows_what_it_was_made_from(output, sample_dir, capsys):
     assert made["configuration"]["model"]["class_path"]
 
 
+@pytest.mark.usefixtures("few_resamples")
 def test_an_evaluation_shows_its_inputs_and_a_model_its_training(output, sample_dir, tmp_path, capsys):
     truth = str(sample_dir / "gammasep_test_small.root")
     assert main(["evaluate", output, "--truth", truth, "-o", str(tmp_path / "e"), "--no-plots", "-q"]) == 0

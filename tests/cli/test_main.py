@@ -149,7 +149,7 @@ def test_a_remote_file_is_not_called_damaged(capsys, monkeypatch):
     assert "damaged" not in shown
 
 
-pytestmark = pytest.mark.usefixtures("as_in_the_foreground")
+pytestmark = pytest.mark.usefixtures("as_in_the_foreground", "few_resamples")
 
 
 def test_verbs_say_once_what_too_few_tracks_leave_unchecked(sample_dir, tmp_path, capsys):

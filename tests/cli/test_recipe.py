@@ -324,7 +324,7 @@ def test_a_model_to_begin_with_counts_for_the_stages_behind(tmp_path):
     assert run_checked(TrainingRecipe(stages=stages, samples=PAIR, calibrate=options), tmp_path)
 
 
-@pytest.mark.usefixtures("no_figures")
+@pytest.mark.usefixtures("no_figures", "few_resamples")
 def test_the_published_system_runs_on_the_papers_own_files(sample_dir, tmp_path, capsys):
     sample, out = str(sample_dir / "gamma1_small.h5"), tmp_path / "out"
     files = ["--", f"--data.train={sample}", f"--data.val={sample}", "--trainer.max_epochs=1"]

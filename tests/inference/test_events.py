@@ -441,6 +441,7 @@ def test_cells_are_merged_to_the_size_that_is_asked_for(sample_dir, tmp_path, si
         reconstruct(events, model, merge_mm=5.0)
 
 
+@pytest.mark.usefixtures("few_resamples")
 def test_the_sum_of_the_list_is_one_in_memory_files_and_evaluation_and_candidates_are_apart(cld_rec, tmp_path):
     events = cld_rec[:2]
     write_events(tmp_path / "two.root", events)

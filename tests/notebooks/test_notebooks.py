@@ -19,7 +19,7 @@ TIME_LIMIT = 300
 """Seconds a cell may take: the notebooks need less than 40 in all on an idle core."""
 SHORT = {
     "max_epochs=3": "max_epochs=1, limit_train_batches=3, limit_val_batches=1",
-    "max-steps=30": "max-steps=3",
+    "max-steps=30": 'max-steps=2", "--trainer.limit-val-batches=1',
     'vary={"cells": [1, 2, 4], "layers": [1, 2], "hcal_layers": [48, 40, 32]}': 'entries=3, vary={"cells": [4]}',
 }
 """What makes notebooks 02, 06 and 09 short."""
