@@ -112,10 +112,11 @@ def write(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
             if layout == "rntuple":
                 file.mkrntuple("events", _records(arrays))
             else:
-                file.mktree("events", {key: array.type.content for key, array in arrays.items()})
-                n_events = len(next(iter(arrays.values())))
+                n_events, columns = len(next(iter(arrays.values()))), _joined(arrays)
+                form = {key: array.type.content for key, array in columns.items()}
+                file.mktree("events", form, field_name=lambda outer, inner: f"{outer}.{inner}" if outer else inner)
                 for part in np.array_split(np.arange(n_events), chunks):
-                    file["events"].extend({key: array[part] for key, array in arrays.items()})
+                    file["events"].extend({key: array[part] for key, array in columns.items()})
             if ids:
                 file.mkrntuple("podio_metadata", _id_table(ids, layout, types or {}))
             if encodings is not None:
@@ -162,6 +163,23 @@ def _renamed(key: str, layout: str) -> str:
             collection = collection.removesuffix(suffix) + new
             collection = collection.removeprefix("_") if layout == "old" else collection
     return collection + dot + member
+
+
+def _joined(arrays: Mapping[str, ak.Array]) -> dict[str, ak.Array]:
+    """With the members of a collection, if they have the same lengths, as records: uproot writes one counter for all.
+
+    Its time grows by the number of branches squared.
+    """
+    collections: dict[str, dict[str, ak.Array]] = {}
+    for key, array in arrays.items():
+        name, _, member = key.partition(".")
+        collections.setdefault(name, {})[member] = array
+    joined = {}
+    for name, members in collections.items():
+        alike = "" not in members and len({str(ak.num(array).tolist()) for array in members.values()}) == 1
+        separate = {f"{name}.{member}".rstrip("."): array for member, array in members.items()}
+        joined |= {name: ak.zip(members)} if alike else separate
+    return joined
 
 
 def _records(arrays: Mapping[str, ak.Array]) -> dict[str, ak.Array]:
