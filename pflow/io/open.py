@@ -48,7 +48,7 @@ HIT_MEMBERS = READ["CalorimeterHit"]  # members by which EDM4hep calorimeter hit
 MC_MEMBERS = ("PDG", "generatorStatus", "momentum.x")  # members by which EDM4hep Monte Carlo particles are known
 DEFAULT_LAYOUT = "g4"  # the layout of a flat file that no layout fits; reading then names the missing branch
 
-MAX_ENTRIES = 10  # entries that are read to recognise the detector
+MAX_ENTRIES = 10  # entries that are read to recognise the detector, more if these have no hits
 MIN_EVENTS = 5  # in which the innermost hit must lie near the front face: one neutral hadron may shower late
 OUTLIERS = 0.01  # fraction of hits that may lie elsewhere (displaced, or of a wrongly named subdetector)
 MARGIN = 10.0  # how far inside the nominal surface a hit may lie, mm
@@ -157,10 +157,14 @@ def best_detector(file: PodioFile, *, sim: bool | None = None) -> Detector:
 def first_entries(reader: Reader) -> Events | None:
     """The first entries that have hits, None if they cannot be decoded."""
     try:
-        for start in range(0, max(reader.num_entries, 1), MAX_ENTRIES):
-            events = reader.read(start, min(start + MAX_ENTRIES, reader.num_entries), truth=False)
-            if jagged.count(events.hits).any():
+        start, n_entries = 0, MAX_ENTRIES
+        while True:
+            stop = min(start + n_entries, reader.num_entries)
+            events = reader.read(start, stop, truth=False)
+            if stop == reader.num_entries or jagged.count(events.hits).any():
                 break
+            # More at a time, or a file without hits in the ECAL would be read in thousands of steps.
+            start, n_entries = stop, min(2 * n_entries, 64 * MAX_ENTRIES)
     except InputError as error:
         # An error without an entry is about a missing column, not about damaged bytes.
         if error.entry is None:

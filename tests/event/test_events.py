@@ -240,6 +240,7 @@ def test_chosen_events_keep_all_parts(index):
     assert (len(part), part.event.tolist(), part.flags.tolist(), part.name) == (1, [7], [2], "PFlow")
     for name in ("particles", "hit_links", "track_links"):
         assert getattr(part, name).to_list() == getattr(reco, name)[2:].to_list(), name
+    assert np.shares_memory(reco[np.ones(3, dtype=bool)].event, reco.event)  # of all there is no copy
 
 
 def test_a_reconstruction_of_lists_is_iterated_shown_and_pickled(same_reco):

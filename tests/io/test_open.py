@@ -1,6 +1,7 @@
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import awkward as ak
@@ -13,12 +14,13 @@ from pflow.event import jagged
 from pflow.event.checks import Expected
 from pflow.event.events import BadEntriesWarning, Events, Flag, ImplausibleWarning, leave_out
 from pflow.event.schema import make_hits
-from pflow.io.edm4hep.podio import open_podio
+from pflow.io.edm4hep.podio import PodioFile, open_podio
 from pflow.io.flat import FlatReader, write_events
 from pflow.io.open import (
     ReadOptions,
     best_detector,
     best_layout,
+    first_entries,
     fitting_detectors,
     geometry_fits,
     iterate_events,
@@ -92,7 +94,10 @@ def test_left_out_hits_do_not_change_the_geometry_match(cld_rec):
 
 
 @pytest.mark.parametrize("sim", [None, True])
-def test_only_cld_fits_the_cld_file(cld_path, cld_sim_path, sim):
+def test_only_cld_fits_the_cld_file(cld_path, cld_sim_path, sim, monkeypatch):
+    """By the hits of the ECAL: to read others takes most of the time of opening a file."""
+    read, get = set[str](), PodioFile.get
+    monkeypatch.setattr(PodioFile, "get", lambda file, span, name, *of: read.add(name) or get(file, span, name, *of))
     matches = fitting_detectors(open_podio(cld_sim_path if sim else cld_path), sim=sim)
     assert [match.detector.name for match in matches if not match.reason] == ["cld"]
     assert matches[0].detector.name == "cld"
@@ -100,6 +105,20 @@ def test_only_cld_fits_the_cld_file(cld_path, cld_sim_path, sim):
     reasons = {match.detector.name: match.reason for match in matches}
     assert "do not lie where its ECAL is" in reasons["clic"]
     assert "no collection" in reasons["ild"]
+    assert any("ECAL" in name.upper() for name in read)
+    assert not any("HCAL" in name.upper() for name in read)
+
+
+def test_entries_without_hits_are_passed_over_in_few_readings():
+    spans = []
+
+    def read(start, stop, *, truth):
+        spans.append((start, stop))
+        return SimpleNamespace(hits=ak.Array([[1.0] * (entry == 2500) for entry in range(start, stop)]))
+
+    first_entries(SimpleNamespace(num_entries=9000, read=read))
+    assert [stop for _, stop in spans[:-1]] == [start for start, _ in spans[1:]]
+    assert (spans[0], spans[-1][0] <= 2500 < spans[-1][1], len(spans) < 12) == ((0, 10), True, True)
 
 
 def as_cld(content: dict[str, Any], *, radius: float) -> dict[str, Any]:
