@@ -589,10 +589,6 @@ def split(events, share=0.15):
     return joined(events, "tracks", tracks(0.5, "momentum", "calo_momentum")(events).tracks[again])
 
 
-def soft(of):
-    return np.hypot(of["momentum.px"], of["momentum.py"]) < 8.0
-
-
 def without_chips(of):
     """A fifth of the blocks of 72 mm is dead."""
     block = np.floor(np.stack([of[name] for name in PLACE], axis=1) / 72.0).astype(np.int64)

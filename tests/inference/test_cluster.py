@@ -114,15 +114,6 @@ def test_a_process_that_is_killed_while_it_starts_is_said(tmp_path):
     assert told.type is PflowError
 
 
-def test_threads_of_one_process_give_what_one_gives(random_checkpoint, sample_dir, tmp_path, same_reco, threads):
-    """They shared the open files: two of two tries gave "truncated or damaged"."""
-    inputs = [sample_dir / f"{name}_test_small.root" for name in ("gammasep", "multi")]
-    options = {"checkpoint": random_checkpoint, "device": "cpu", "max_particles": 2, "chunk_size": 2}
-    reconstruct_files(inputs, output=tmp_path / "one.root", **options)
-    reconstruct_files(inputs, output=tmp_path / "two.root", cluster=threads, **options)
-    assert same_reco(read_reco(tmp_path / "one.root"), read_reco(tmp_path / "two.root"))
-
-
 def test_threads_read_a_file_that_was_written_anew(random_checkpoint, sample_dir, tmp_path, threads):
     options = {"checkpoint": random_checkpoint, "device": "cpu", "max_particles": 1, "cluster": threads}
     for name, n_events in (("gammasep", 25), ("zqq", 6)):
@@ -132,15 +123,19 @@ def test_threads_read_a_file_that_was_written_anew(random_checkpoint, sample_dir
         assert summary.n_events == n_events
 
 
-def test_threads_warn_of_what_is_in_their_own_chunk(random_checkpoint, sample_dir, tmp_path, threads):
-    """`warnings.catch_warnings` is of the process: threads would take each other's."""
-    source, said = sample_dir / "multi_test_small.root", []
+def test_threads_give_what_one_gives_and_warn_of_their_own_chunk(
+    random_checkpoint, sample_dir, tmp_path, same_reco, threads
+):
+    """They shared the open files, and `warnings.catch_warnings` is of the process: they would take each other's."""
+    source, said, made = sample_dir / "multi_test_small.root", [], []
     options = {"checkpoint": random_checkpoint, "device": "cpu", "max_particles": 1, "max_hits": 600}
     for name, cluster in (("one", None), ("four", threads)):
         options |= {"output": tmp_path / f"{name}.root", "cluster": cluster, "chunk_size": 2, "on_error": "skip"}
         with pytest.warns(BadEntriesWarning, match="entries cannot be used and were left empty") as warned:
             reconstruct_files([source], **options)
         said.append([str(warning.message) for warning in warned])
+        made.append(read_reco(options["output"]))
+    assert same_reco(*made)
     assert said[0] == said[1]
     assert len(said[0]) > 1
 

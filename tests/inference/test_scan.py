@@ -140,12 +140,9 @@ def test_a_figure_that_is_in_the_way_is_said_before_any_work(sample, options, tm
 
 
 @pytest.mark.filterwarnings("ignore::pflow.event.events.BadEntriesWarning")
-def test_events_that_are_left_out_count_nowhere_and_are_said(sample, options, tmp_path, no_figures):
+def test_events_that_are_left_out_count_nowhere_and_are_said(sample, options, tmp_path, no_figures, spoil):
     """One has a particle that is its own ancestor; two have too many hits, until cells are merged."""
-    events = read_events(sample, entry_stop=N)
-    parent = jagged.flat(events.truth.parent).copy()
-    parent[:2] = [1, 0]
-    events = dataclasses.replace(events, truth=jagged.replaced(events.truth, {"parent": parent}))
+    events = spoil(read_events(sample, entry_stop=N), 0, "truth.parent", 0)
     write_events(tmp_path / "loop.root", events)
     given = {"vary": {"cells": [2]}, "max_hits": 640, "output": tmp_path / "scan", "chunk_size": 2, **options}
     with patch.object(module, "measure", wraps=module.measure) as measured:

@@ -436,14 +436,11 @@ class TestNames:
             read_events(f"{train_files[0]}:{tree}", **options)
 
 
-def test_unusable_truth_of_one_event_leaves_hits_checked(sample_dir, tmp_path):
+def test_unusable_truth_of_one_event_leaves_hits_checked(sample_dir, tmp_path, spoil):
     """A particle is its own ancestor, which ends a training, and energies are in MeV."""
-    events = read_events(sample_dir / "multi_test_small.root", entry_stop=6)
-    parent = jagged.flat(events.truth.parent).copy()
-    parent[:2] = [1, 0]
+    events = spoil(read_events(sample_dir / "multi_test_small.root", entry_stop=6), 0, "truth.parent", 0)
     hits = jagged.replaced(events.hits, {"energy": 1000 * jagged.flat(events.hits.energy)})
-    truth = jagged.replaced(events.truth, {"parent": parent})
-    write_events(tmp_path / "mev.root", replace(events, truth=truth, hits=hits))
+    write_events(tmp_path / "mev.root", replace(events, hits=hits))
     options, text = ReadOptions(expected=Expected(targets={})), "times the energy of stable particles that shower"
     with options.open(tmp_path / "mev.root") as file, pytest.warns(ImplausibleWarning, match=text):
         file.read()
