@@ -2,6 +2,7 @@ import functools
 import json
 import re
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -14,31 +15,11 @@ from pflow.event import jagged
 from pflow.event.events import Events, Reconstruction
 from pflow.event.schema import make_links, make_particles
 from pflow.io.edm4hep.frames import FrameWriter
-from pflow.io.edm4hep.podio import CollectionInfo, DataModel, Filled, PodioFile, edm4hep_types
+from pflow.io.edm4hep.podio import CollectionInfo, DataModel, Filled, PodioFile, open_podio
 from pflow.io.edm4hep.reader import Edm4hepReader
 from pflow.io.edm4hep.writer import Edm4hepRecoWriter
 from pflow.io.open import open_events
 from pflow.physics.detector import Detector
-
-EDM4HEP = edm4hep_types()
-DEFINITION = EDM4HEP | {
-    "components": EDM4HEP["components"] | {"edm4hep::Vector3d": {"Members": ["double x", "double y", "double z"]}},
-    "datatypes": EDM4HEP["datatypes"]
-    | {
-        "edm4hep::MCParticle": {
-            "Members": [
-                "std::int32_t PDG // as in the PDG",
-                "std::int32_t generatorStatus",
-                "float charge[e]",
-                "double mass[GeV]",
-                "edm4hep::Vector3d vertex[mm]",
-                "edm4hep::Vector3d momentum[GeV]",
-                "std::int32_t helicity{9}",
-            ],
-            "OneToManyRelations": ["edm4hep::MCParticle parents"],
-        }
-    },
-}
 
 TYPES = {
     "A1": ("edm4hep::CalorimeterHitCollection", 11),
@@ -64,7 +45,14 @@ def read(podio: Callable[..., PodioFile], toy: Detector) -> Callable[..., Events
 
 
 @pytest.fixture(scope="session")
-def write_podio(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+def edm4hep(cld_rntuple_path: Path) -> str:
+    """EDM4hep's own definition, which a file of EDM4hep 1.0 carries."""
+    with closing(open_podio(cld_rntuple_path)) as file:
+        return file.definitions()["edm4hep"]
+
+
+@pytest.fixture(scope="session")
+def write_podio(tmp_path_factory: pytest.TempPathFactory, edm4hep: str) -> Callable[..., Path]:
     """Writes content (`tests/data/podio_content.yaml`) as podio does, with types and an encoding of cell ids."""
 
     def write(content: dict[str, Any], *, dropped: tuple[str, ...] = (), namespace: str = "edm4hep") -> Path:
@@ -77,7 +65,7 @@ def write_podio(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]
             counts[field] = np.array([len(event) for event in values])
         fields = {field: Filled(counts=counts[field], columns=inner) for field, inner in columns.items()}
         renamed = functools.partial(re.sub, r'edm4hep::(?=(CalorimeterHit|Track)(":|Collection))', f"{namespace}::")
-        path, definition = tmp_path_factory.mktemp("podio") / "podio.root", renamed(json.dumps(DEFINITION))
+        path, definition = tmp_path_factory.mktemp("podio") / "podio.root", renamed(edm4hep)
         model = DataModel(json.loads(definition))
         types = {name: (renamed(kind), id) for name, (kind, id) in TYPES.items()}
         collections = [(model, CollectionInfo(name=name, data_type=kind, id=id)) for name, (kind, id) in types.items()]

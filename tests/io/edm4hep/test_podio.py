@@ -174,14 +174,8 @@ def test_objects_energies_encodings_and_links(podio, content):
 EDM4HEP = edm4hep_types()
 
 
-@pytest.fixture
-def definition(cld_rntuple_path):
-    """EDM4hep's own, which a file of EDM4hep 1.0 carries."""
-    with closing(open_podio(cld_rntuple_path)) as file:
-        return json.loads(file.definitions()["edm4hep"])
-
-
-def test_our_types_equal_edm4heps(definition):
+def test_our_types_equal_edm4heps(edm4hep):
+    definition = json.loads(edm4hep)
     ours, theirs = DataModel(EDM4HEP), DataModel(definition)
     assert definition["schema_version"] == EDM4HEP["schema_version"]
     for name in (*EDM4HEP["components"], *(f"{name}Data" for name in EDM4HEP["datatypes"])):
