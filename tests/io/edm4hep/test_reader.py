@@ -177,18 +177,6 @@ def test_a_missing_or_unnamed_required_collection_is_refused(podio, content, toy
             Edm4hepReader(podio(content), detector=replace(toy, **wrong))
 
 
-def test_cld_tracks_reach_the_face_and_links_lead_close_to_particles(cld_rec):
-    face = cld_rec.tracks.calo_position
-    at_endcap = abs(abs(face.z) - 2307.0) < 1.0
-    in_barrel = (face.rho > 2149.0) & (face.rho < 2150.0 / np.cos(np.pi / 12) + 1.0)  # twelve sides
-    assert ak.all(at_endcap | in_barrel | (face.rho < 340.0))  # within are no endcaps
-    photons = cld_rec.truth[cld_rec.hit_links.particle]
-    hits = cld_rec.hits[cld_rec.hit_links.source]
-    direct = (photons.pdg == 22) & (photons.status == 1) & (photons.energy > 2.0)
-    angle = hits.position[direct].deltaangle(photons.momentum[direct])
-    assert np.median(ak.flatten(angle)) < 0.02
-
-
 def as_subset(content: dict[str, Any]) -> dict[str, Any]:
     """The hits of A1 in reverse order after another one in the collection Other, to which a subset A1 refers."""
     subset = {key: values for key, values in content.items() if not key.startswith("A1.")}

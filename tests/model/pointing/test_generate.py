@@ -151,17 +151,3 @@ def test_tracks_start_particles(parallel, batch, events):
         assert (decoded.track_fraction[i, :n].argmax(1) == torch.arange(n)).all()  # the first particles, in order
         torch.testing.assert_close(decoded.track_fraction[i].sum(0)[:n], torch.ones(n))
     assert (decoded.mask.sum(1) > torch.tensor(n_tracks)).any()  # the others are decoded after them
-
-
-def test_there_are_no_gaps_between_particles(parallel, batch):
-    """Of the tracks of event 2 the first starts none."""
-    with torch.no_grad():
-        source = parallel.network.encode(batch)
-        logits = torch.full((len(batch), source.tokens.track.shape[1]), 5.0)
-        logits[2, 0] = -5.0
-        of_tracks = parallel.network.decoder.of_tracks
-        parallel.network.decoder.of_tracks = lambda *inputs: (of_tracks(*inputs)[0], logits)
-        decoded = decode_first_stage(parallel.network, source, parallel.decoding.limited(8))
-    n = decoded.mask.sum(1)
-    assert torch.equal(decoded.mask, torch.arange(decoded.mask.shape[1]) < n[:, None])
-    assert decoded.columns["seed"][2, 0] == source.tokens.track[2, 1]
