@@ -215,6 +215,10 @@ def test_options_of_another_kind_are_refused(make_event, options, message):
 def test_assigned_ancestors_of_all_particles_target_or_not(make_event, rule, assigned):
     events = make_event([(22, 10.0), (11, 6.0, 0, 0, 100.0), (22, 1.0, 0, 1, 1900.0)])
     assert assigned_ancestors(events, rule=rule).tolist() == assigned
+    for z in (3000.0, -3000.0):  # in either endcap
+        along_z = jagged.replaced(events.truth, {"vertex.x": np.zeros(3), "vertex.z": np.array([0.0, 0.0, z])})
+        moved = dataclasses.replace(events, truth=along_z)
+        assert assigned_ancestors(moved, rule=rule).tolist() == assigned
 
 
 def test_cld_targets_have_nearly_all_stable_energy(cld_rec):

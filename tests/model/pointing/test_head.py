@@ -142,6 +142,12 @@ def test_messages_tell_electrons_of_a_conversion_from_photons(showers_of):
     photons, electrons = said(0.0), said(0.03)
     assert (photons - electrons).abs().max() > 0.01
     torch.testing.assert_close(said(0.03, turned=2.0), electrons, atol=2e-3, rtol=1e-2)
+    with torch.no_grad():
+        messages.geometry.weight[:, :4] = 0.0  # of where the other one is
+    # What is left, the slopes, is the same of both: each shower points away from the other one.
+    to_one, to_other = said(0.03)[0]
+    assert (to_one - said(0.0)[0, 0]).abs().max() > 0.01
+    torch.testing.assert_close(to_one, to_other, atol=2e-3, rtol=1e-2)
 
 
 @pytest.mark.parametrize(("bias", "expected", "tolerance"), [(20.0, 0.4, 0.15 * 0.06), (None, 0.46, 0.03 * 0.06)])
