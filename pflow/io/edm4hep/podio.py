@@ -182,7 +182,11 @@ def collection_id(name: str) -> int:
 
 
 def _members(lines: Sequence[str]) -> Members:
-    """Members from lines as ``float energy[GeV] // of the hit`` or ``std::int32_t helicity{9}``."""
+    """Names and types of members.
+
+    >>> _members(["float energy[GeV] // of the hit", "std::int32_t helicity{9}"])
+    (('energy', 'float'), ('helicity', 'std::int32_t'))
+    """
     declarations = (re.sub(r"[\[{].*?[\]}]", "", line.split("//")[0]).strip() for line in lines)
     # From the right: types such as unsigned int have spaces.
     parts = (declaration.rpartition(" ") for declaration in declarations)

@@ -163,9 +163,10 @@ def test_endcaps_at_different_z_are_said_and_measured_at_the_nearer_one(made_up,
     assert draft.notes["hcal_inner_z"].text == (
         "the first hits of the endcaps are at z = -2395 and 2195 mm; this is the nearer one; the layers are its, too"
     )
-    for name, front, count, pitch in (("ecal_endcap", 2000.0, 20, 6.0), ("hcal_endcap", 2180.0, 25, 30.0)):
-        part = described(draft)[name]
-        assert (part.inner_z, [(layer.count, layer.pitch) for layer in part.layers]) == (front, [(count, pitch)])
+    for parts in (described(draft), described(draft_detector(write_made_up(content, encodings=None)))):
+        for name, front, count, pitch in (("ecal_endcap", 2000.0, 20, 6.0), ("hcal_endcap", 2180.0, 25, 30.0)):
+            layers = [(layer.count, layer.pitch) for layer in parts[name].layers]
+            assert (parts[name].inner_z, layers) == (front, [(count, pitch)])
 
 
 def tiles(name, front, pitch, count, cell):
