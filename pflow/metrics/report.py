@@ -33,6 +33,10 @@ REFERENCE = "reference"
 SCHEMA = "pflow-metrics-5"
 """Changes when a key is renamed, removed or redefined, not when one is added."""
 
+MIN_EVENTS = 30
+"""Fewest events whose resampling gives errors that are large enough, of widths too; with 5 events 60% of the intervals
+of an efficiency hold the true one."""
+
 DEFINITIONS = {
     "count.exact_fraction": "events with exactly as many reconstructed particles as targets / events",
     "count.one_vs_two_accuracy": "events with exactly as many particles as photons / events of one or two photons",
@@ -496,6 +500,11 @@ def fakes_below(settings: EvaluationSettings) -> list[str]:
     return [text] if settings.e_min > EvaluationSettings.e_min else []
 
 
+def too_few(n_events: int) -> str:
+    """A sentence on errors of few events, "" for enough."""
+    return f"Errors from fewer than {MIN_EVENTS} events are too small." if n_events < MIN_EVENTS else ""
+
+
 def method(result: EvaluationResult) -> str:
     """Sentences on truth rule, matching, errors and missing jets."""
     settings, rule = result.settings, result.settings.matching
@@ -516,7 +525,9 @@ def method(result: EvaluationResult) -> str:
     sentences += [
         *fakes_below(settings),
         "Sums are of the particles as they stand. Errors: half the 68.3% interval, by resampling events; differences "
-        "are of the same events. All numbers: metrics.json.",
+        "are of the same events.",
+        *filter(None, [too_few(result.n_events - result.n_bad_input)]),
+        "All numbers: metrics.json.",
     ]
     if not any("jets" in tree for tree in result.algorithms.values()):
         sentences.append("Jets are left out: fastjet is not installed (pip install 'pflow[jets]').")

@@ -26,11 +26,13 @@ from pflow.event.move import Move
 from pflow.event.schema import PXYZ
 from pflow.metrics.oracle import ORACLE
 from pflow.metrics.report import (
+    MIN_EVENTS,
     REFERENCE,
     EvaluationResult,
     number_text,
     pattern_of,
     terminal_table,
+    too_few,
     unit_of,
     without_nan,
 )
@@ -44,8 +46,6 @@ NULL_SCALE = 1.25
 """Factor on all lengths and times in the null test; or its inverse, where that is nearer to the model's training."""
 MAX_PULL = 2.5
 """Largest deviation of the null test from 1, in its errors."""
-MIN_EVENTS = 30
-"""Fewest events for a verdict of the null test: resampling fewer gives errors that are too small."""
 
 
 class Parameter(NamedTuple):
@@ -519,8 +519,7 @@ class ScanResult:
     @property
     def too_few(self) -> str:
         """A sentence on errors of few events, "" for enough."""
-        few = min(result.n_events for result in self.points) < MIN_EVENTS
-        return f"Errors from fewer than {MIN_EVENTS} events are too small." if few else ""
+        return too_few(min(result.n_events for result in self.points))
 
     @property
     def unpaired(self) -> str:

@@ -279,6 +279,12 @@ def test_tracks_that_were_sorted_are_said(sample_dir):
         pflow.evaluate(reco, dataclasses.replace(events, tracks=by_pt))
 
 
+def test_errors_of_few_events_are_said(truth, reco):
+    assert "Errors from fewer than 30 events are too small. All" in method(evaluate(truth, reco))
+    many = np.repeat([0, 1], 15)
+    assert "too small" not in method(evaluate(truth[many], reco[many]))
+
+
 def test_energies_of_a_reconstruction_beyond_the_truth_are_said(events, pandora):
     """One of 25 events has 23 times its energy: as 2 TeV from a Z."""
     wrong = changed(pandora, energy=lambda energy: np.where(np.arange(len(events)) == 4, 23.0, 1.0) * energy)
