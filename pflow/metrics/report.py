@@ -479,7 +479,7 @@ def number_text(number: Number, *, sign: bool = False) -> str:
 
 
 def summary(result: EvaluationResult) -> str:
-    """Number of events, of events with a flag, and of an algorithm that not all have."""
+    """Number of events, of events with a flag, of an algorithm that not all have, and of events without particles."""
     numbers = {
         "of them left out (bad input)": result.n_bad_input,
         "stopped at the maximum number of particles": result.n_max_particles,
@@ -491,6 +491,9 @@ def summary(result: EvaluationResult) -> str:
     for name, tree in result.algorithms.items():
         if (n := tree["n_events"]) != n_used:
             texts.append(f"{result.titles.get(name, name)} in {n} of them alone (not the same events: no differences)")
+        # Medians and the widths of matched jets hardly change by some such events.
+        if n := tree["n_empty"]:
+            texts.append(f"{result.titles.get(name, name)} without particles in {n} of them")
     return ", ".join([*texts, *filter(None, (result.sample, result.detector, result.energy))])
 
 

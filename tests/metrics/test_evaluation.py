@@ -1,4 +1,5 @@
 import dataclasses
+import re
 import shutil
 import warnings
 from pathlib import Path
@@ -13,7 +14,7 @@ from pflow.errors import ConfigError, InputError
 from pflow.event import jagged
 from pflow.event.events import BadEntriesWarning, Events, Flag, ImplausibleWarning, Reconstruction
 from pflow.event.jagged import Links
-from pflow.event.schema import make_links
+from pflow.event.schema import make_links, make_particles
 from pflow.event.truth import select_targets
 from pflow.inference.files import describe_input
 from pflow.io.edm4hep.writer import Edm4hepRecoWriter
@@ -277,6 +278,39 @@ def test_tracks_that_were_sorted_are_said(sample_dir):
     pflow.evaluate(reco, events)
     with pytest.warns(ImplausibleWarning, match=r"over 30% of the tracks .*: tracks that are cut or sorted need new"):
         pflow.evaluate(reco, dataclasses.replace(events, tracks=by_pt))
+
+
+def test_particles_that_are_the_truth_are_said(zqq):
+    """Also of one event in six, and matched by anything; hits may be right for particles that are not."""
+    reco, events = zqq
+    pflow.evaluate(reco, events, oracle=False, settings=EvaluationSettings(matching=Matching(cost="rank", cut=0.5)))
+    true = pflow.select_targets(events).particles
+    particles = make_particles(**{name: getattr(true, name) for name in ("pdg", "charge", "energy", "px", "py", "pz")})
+    first = ak.concatenate([particles[:1], reco.particles[1:]])
+    n = len(true[0])
+    with pytest.warns(ImplausibleWarning, match=rf"PFlow: {n} of \d+ particles have exactly the energy"):
+        pflow.evaluate(dataclasses.replace(reco, particles=first), events, oracle=False)
+
+
+def test_sums_of_energies_scaled_to_a_known_energy_are_said(sample_dir):
+    """The event's energy is no measurement then, and would have the best resolution of all."""
+    events = pflow.read_events(sample_dir / "multi_test_small.root")[np.arange(40) % 25]
+    reco = Reconstruction(particles=events.reference, event=events.event, flags=events.flags)
+    true = ak.sum(pflow.select_targets(events).particles.energy, axis=1)
+    factor = true / ak.sum(reco.particles.energy, axis=1)
+    known = dataclasses.replace(reco, particles=factor * reco.particles)
+    said = r"PFlow: the sums of energies have a resolution of 0.\d\d%, with perfect pattern recognition [2-5].\d\d%"
+    for particles, names_it in ((reco, False), (known, True)):
+        with warnings.catch_warnings(record=True) as given:
+            warnings.simplefilter("always")
+            pflow.evaluate(particles, events)
+        assert any(re.match(said, str(warning.message)) for warning in given) == names_it
+
+
+def test_events_without_particles_are_counted(truth, make_reco):
+    result = evaluate(truth, make_reco([RECO[0], [], [], RECO[3]]))
+    assert result.algorithms["PFlow"]["n_empty"] == 1  # the third event has no true ones
+    assert summary(result).startswith("4 events, PFlow without particles in 1 of them, truth.root")
 
 
 def test_errors_of_few_events_are_said(truth, reco):

@@ -189,7 +189,8 @@ def jets(make_records, make_events, make_reco):
     true += [*12 * [star], *5 * [two_jets(300.0, 90)]]  # three jets, and too few of an energy
     true += [two_jets(energy, 90) for energy in np.linspace(400.0, 430.0, 12)]  # no single energy
     reco = [[(code, e * f, *angles) for code, e, *angles in event] for event, f in zip(true, factors, strict=True)]
-    events = make_events(true, reference=make_records(true))
+    reference = [[(code, 0.999 * e, *angles) for code, e, *angles in event] for event in true]
+    events = make_events(true, reference=make_records(reference))
     return factors, pflow.evaluate(make_reco(reco), events, oracle=False)
 
 
