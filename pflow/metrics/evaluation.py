@@ -137,10 +137,18 @@ class AlgorithmMetrics:
         if jets.available():
             self.parts["jets"] = jets.JetMetrics()
 
-    def update(self, true: TrueEvents, reco: ParticleTable, matches: Matches, close: Matches, positions: Ints) -> None:
+    def update(
+        self,
+        true: TrueEvents,
+        reco: ParticleTable,
+        matches: Matches,
+        close: Matches,
+        positions: Ints,
+        sigma: Floats | None,
+    ) -> None:
         """Count events by their reconstructed particles, unweighted, and by all and `close` matches.
 
-        `positions` int64 [event]: places of the events in the input.
+        `positions` int64 [event]: places of the events in the input. `sigma`: stated errors of the energies, if any.
         """
         truth, visible, parts = true.truth, true.visible, self.parts
         self.places.add(place=positions)
@@ -151,7 +159,7 @@ class AlgorithmMetrics:
         self.n_off["copies"] += int(count_copies(reco.event, reco.momentum, len(reco.counts)).sum())
         self.n_exact += int(np.sum(angle_energy(truth, reco, matches.truth, matches.reco) < EXACT))
         self.n_empty += int(np.sum((truth.counts > 0) & (reco.counts == 0)))
-        self.particles.update(truth, reco, matches, close)
+        self.particles.update(truth, reco, matches, close, sigma=sigma)
         self.counts.update(truth, reco)
         parts["event"].update(visible, reco)
         parts["confusion_budget"].update(visible, truth, reco, matches, true.oracle)
@@ -288,7 +296,10 @@ class Evaluation:
                 counts = true.truth.counts, particles.counts
                 matches, close = (match_by_hits(*links, events.hits, *counts, of) for of in (rule, rule.close))
             metrics = self.algorithms.setdefault(algorithm, AlgorithmMetrics())
-            metrics.update(true, particles, matches, close, positions)
+            sigma = None
+            if "covariance" in reconstruction.particles.fields:  # its last element is the energy's variance
+                sigma = np.sqrt(jagged.columns(reconstruction.particles)["covariance"][:, -1].clip(0.0))
+            metrics.update(true, particles, matches, close, positions, sigma)
             if reconstruction.candidates is not None and "existence" in reconstruction.particles.fields:
                 listed, less = (
                     jagged.flat(of["existence"]) for of in (reconstruction.particles, reconstruction.candidates)

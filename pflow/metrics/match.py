@@ -427,9 +427,23 @@ class ParticleMetrics(Metrics):
         self.axes = axes
         self.truth, self.reco, self.pairs = Columns(), Columns(), Columns()
 
-    def update(self, truth: ParticleTable, reco: ParticleTable, matches: Matches, close: Matches) -> None:
-        """Count events; true energies must be above 0. `close`: the matches of the headline efficiency."""
+    def update(
+        self,
+        truth: ParticleTable,
+        reco: ParticleTable,
+        matches: Matches,
+        close: Matches,
+        *,
+        sigma: Floats | None = None,
+    ) -> None:
+        """Count events; true energies must be above 0.
+
+        `close`: the matches of the headline efficiency. `sigma`: stated errors of reconstructed energies, GeV, [reco].
+        """
         i, j = matches.truth, matches.reco
+        stated = np.full(len(reco), np.nan) if sigma is None else sigma
+        with np.errstate(divide="ignore", invalid="ignore"):  # an energy or an error of 0
+            pull = np.log(reco.energy[j] / truth.energy[i]) * reco.energy[j] / stated[j]
         true, measured = self._columns(truth), self._columns(reco)
         is_found, is_close = (np.isin(np.arange(len(truth)), of.truth) for of in (matches, close))
         self.truth.add(**true, found=is_found, close=is_close)
@@ -438,6 +452,7 @@ class ParticleMetrics(Metrics):
             **{name: values[i] for name, values in true.items() if name != "energy"},
             reco_class=measured["class"][j],
             response=reco.energy[j] / truth.energy[i],
+            pull=pull,
             angle=np.degrees(angle(truth, reco, i, j)),
             same_charge=np.rint(truth.charge[i]) == np.rint(reco.charge[j]),
             same_pdg=np.abs(truth.pdg[i]) == np.abs(reco.pdg[j]),
@@ -519,11 +534,14 @@ class ParticleMetrics(Metrics):
         for k, (name, rows) in enumerate(self._groups()):
             event, *columns = (self.pairs[column][rows] for column in ("event", "response", "angle"))
             response, angle = (Distribution(values, event, bootstrap) for values in columns)
+            stated = rows & right & np.isfinite(self.pairs["pull"])  # a covariance holds if the class is right
+            pull = Distribution(self.pairs["pull"][stated], self.pairs["event"][stated], bootstrap)
             classes[name] = {
                 "n_truth": int(true[:, k].sum()),
                 "n_reco": int(measured[:, k].sum()),
                 **{key: values[k] for key, values in numbers.items()},
                 **response_numbers(response),
+                "pull_width": pull.number(resolution_68),
                 **angle.numbers(median_deg=median, q68_deg=quantile_68),
             }
         return classes

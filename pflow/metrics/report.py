@@ -61,6 +61,8 @@ DEFINITIONS = {
     "class.*.response_median": "as energy.response_median, of matched pairs of true class *",
     "class.*.resolution_68": "as energy.resolution_68, of matched pairs of true class *",
     "class.*.resolution_68_over_median": "class.*.resolution_68 / class.*.response_median",
+    "class.*.pull_width": "half the narrowest interval with 68.3% of ln(E_reco / E_true) over its stated standard "
+    "deviation (covariance), of matched pairs of the same class *; 1 if the stated errors are right",
     "class.*.median_deg": "as angle.median_deg, of matched pairs of true class *",
     "class.*.q68_deg": "as angle.q68_deg, of matched pairs of true class *",
     "fake_energy_fraction": "energy of unmatched (as of class.*.fake_rate) / of all reconstructed particles",
@@ -151,6 +153,7 @@ TABLE_ROWS = {
     "energy.mean_abs_rel_error": "mean |dE|/E",
     "energy.response_median": "response",
     "energy.resolution_68": "resolution",
+    "class.all.pull_width": "energy, width of pull",
     "angle.mean_deg": "angle, mean",
     "angle.median_deg": "angle, median",
     "angle.q68_deg": "angle, 68%",
@@ -188,6 +191,7 @@ TABLE_ROWS = {
     "class.*.purity": "{}: purity",
     "class.*.response_median": "{}: response",
     "class.*.resolution_68": "{}: resolution",
+    "class.*.pull_width": "{}: width of pull",
 }
 """Keys in the table on screen, as patterns in the order of its rows, and labels with the name that * stands for."""
 

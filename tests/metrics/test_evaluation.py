@@ -313,6 +313,20 @@ def test_events_without_particles_are_counted(truth, make_reco):
     assert summary(result).startswith("4 events, PFlow without particles in 1 of them, truth.root")
 
 
+def test_stated_errors_of_energies_are_evaluated(truth, make_reco):
+    """All three of three pairs are in the narrowest interval with 68.3%."""
+    reco = make_reco(RECO)
+    widths = []
+    for factor in (1.0, 4.0):
+        variance = factor * (0.02 * ak.flatten(reco.particles.energy).to_numpy()) ** 2
+        covariance = np.zeros((3, 10))
+        covariance[:, 9] = variance
+        particles = ak.with_field(reco.particles, ak.unflatten(covariance, ak.num(reco.particles)), "covariance")
+        tree = evaluate(truth, dataclasses.replace(reco, particles=particles)).algorithms["PFlow"]
+        widths.append(tree["class"]["all"]["pull_width"].value)
+    assert widths == pytest.approx([0.5 * np.log(1.05 / 0.75) / 0.02, 0.25 * np.log(1.05 / 0.75) / 0.02], rel=1e-6)
+
+
 def test_errors_of_few_events_are_said(truth, reco):
     assert "Errors from fewer than 30 events are too small. All" in method(evaluate(truth, reco))
     many = np.repeat([0, 1], 15)

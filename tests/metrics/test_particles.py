@@ -57,6 +57,20 @@ def test_smeared_truth_does_badly_in_the_headline(make_table, kind, smear, headl
     assert tree["class"]["all"]["efficiency_loose"].value == pytest.approx(loose, abs=0.02)
 
 
+def test_pulls_are_1_wide_if_the_stated_errors_are_right(make_table):
+    """Of particles of the right class, whose errors they are; without errors there is no width."""
+    rng, n = np.random.default_rng(3), 4000
+    true = [[(22, 10.0, 90, 0)]] * n
+    reco = [[(22 if k % 4 else 130, 10 * np.exp(x), 90, 0)] for k, x in enumerate(rng.normal(0, 0.1, n))]
+    truth, measured = make_table(true), make_table(reco)
+    sigma = np.where(measured.pdg == 22, 0.1 * measured.energy, 1e-3)
+    for factor in (1.0, 3.0, None):
+        metrics, pairs = ParticleMetrics(axes=()), [match(truth, measured, Matching(cut=cut)) for cut in (3.0, 0.5)]
+        metrics.update(truth, measured, *pairs, sigma=None if factor is None else factor * sigma)
+        width = metrics.result()["class"]["photon"]["pull_width"].value
+        assert np.isnan(width) if factor is None else width == pytest.approx(1 / factor, rel=0.03)
+
+
 @pytest.fixture
 def result(make_table):
     return metrics_of(make_table, TRUTH, RECO).result()
