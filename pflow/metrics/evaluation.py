@@ -17,7 +17,7 @@ import awkward as ak
 import numpy as np
 
 from pflow.config import from_plain
-from pflow.errors import ConfigError, InputError, check_choice, check_fields, check_type, warn
+from pflow.errors import ConfigError, InputError, check_choice, check_fields, check_type, collected_warnings, warn
 from pflow.event import jagged
 from pflow.event.checks import Expected
 from pflow.event.events import (
@@ -320,6 +320,7 @@ class Evaluation:
         samples = list(self.samples)
         return EvaluationResult(
             settings=self.settings,
+            warnings=(),
             **self.counts,
             name=self.name,
             algorithms={algorithm: metrics.result() for algorithm, metrics in self.algorithms.items()},
@@ -547,13 +548,22 @@ def _finished(total: Evaluation, file: str) -> EvaluationResult:
             f"({', '.join(RULES)}); `pflow.select_targets(events, rule='{rule}', e_min={e_min:g}).dropped` has reasons",
             file=file or None,
         )
+    result = total.result()
+    with collected_warnings() as collected:
+        _warn_of(total, result, file)
+    for warning in collected:
+        warn(str(warning), ImplausibleWarning)
+    return dataclasses.replace(result, warnings=tuple(map(str, collected)))
+
+
+def _warn_of(total: Evaluation, result: EvaluationResult, file: str) -> None:
+    """Warn of implausible particles and events."""
     for column, what in (("start", "hits"), ("alike", "true particles, with other hits,")):
         marks = total.marks[column][np.isfinite(total.marks[column][:, 0])]
         if (again := len(marks) - len(np.unique(marks, axis=0))) > MAX_AGAIN * len(marks):
             text = f"{again} events have the {what} of another one: they count as often, and errors are too small"
             warn(f"{file}: {text}", ImplausibleWarning)
             break
-    result = total.result()
     sums = {name: tree["event"]["visible_energy"] for name, tree in result.algorithms.items()}
     widths = {name: tree["resolution_68_over_median"].value for name, tree in sums.items()}
     for name, metrics in total.algorithms.items():
@@ -578,7 +588,6 @@ def _finished(total: Evaluation, file: str) -> EvaluationResult:
             text = f"{total.titles[name]}: particles of {np.count_nonzero(far)} of {len(far)} events have up to "
             text += f"{energy[far].max():.4g} GeV, and their true visible energy is up to {true[far].max():.4g} GeV"
             warn(f"{text}: are they in GeV, and of one event?", ImplausibleWarning)
-    return result
 
 
 def warn_without_tracks(name: str, charged: Floats, alone: Floats) -> None:

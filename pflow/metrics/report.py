@@ -259,6 +259,8 @@ class EvaluationResult:
         Name of each algorithm for tables and plots.
     sample, detector, energy
         Texts for tables and plots: names of the truth files, of the detector, and the events' true visible energies.
+    warnings
+        What is said of implausible particles and events, for ``metrics.json`` and the report.
     """
 
     settings: EvaluationSettings
@@ -272,6 +274,7 @@ class EvaluationResult:
     sample: str = ""
     detector: str = ""
     energy: str = ""
+    warnings: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
         numbers = {name: tree["class"]["all"]["efficiency"].value for name, tree in self.algorithms.items()}
@@ -359,6 +362,7 @@ def document(result: EvaluationResult, *, inputs: Mapping[str, Any] | None = Non
         "n_bad_input": result.n_bad_input,
         "n_max_particles": result.n_max_particles,
         "n_truth_tracks": result.n_truth_tracks,
+        "warnings": list(result.warnings),
         "name": result.name,
         **top,
         **known,

@@ -94,7 +94,11 @@ def report_page(result: EvaluationResult, content: Mapping[str, Any], images: Ma
     return html_page(
         f"pflow evaluation: {result.titles.get(result.name, result.name)} on {result.sample or 'events in memory'}",
         facts,
-        [f'<p>{escape(summary(result))}.</p><p class="note">{escape(method(result))}</p>'],
+        [
+            f"<p>{escape(summary(result))}.</p>",
+            *(f"<p><b>Warning:</b> {escape(text)}</p>" for text in result.warnings),
+            f'<p class="note">{escape(method(result))}</p>',
+        ],
         html(result),
         [embedded(name, png, caption(name, matching), wide=name.endswith("_by_class")) for name, png in images.items()],
         definition_table("key in metrics.json", matching),

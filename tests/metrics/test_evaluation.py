@@ -33,6 +33,7 @@ from pflow.metrics.match import HitMatching, Matching
 from pflow.metrics.report import EvaluationSettings, document, method, paired, summary
 from pflow.metrics.stats import Number, Series, leaves
 from pflow.physics.detector import digest
+from pflow.plots.report import report_page
 
 pytestmark = pytest.mark.usefixtures("few_resamples")
 
@@ -289,7 +290,11 @@ def test_particles_that_are_the_truth_are_said(zqq):
     first = ak.concatenate([particles[:1], reco.particles[1:]])
     n = len(true[0])
     with pytest.warns(ImplausibleWarning, match=rf"PFlow: {n} of \d+ particles have exactly the energy"):
-        pflow.evaluate(dataclasses.replace(reco, particles=first), events, oracle=False)
+        result = pflow.evaluate(dataclasses.replace(reco, particles=first), events, oracle=False)
+    # The page is shown without the terminal.
+    assert document(result)["warnings"] == list(result.warnings)
+    page = report_page(result, document(result), {})
+    assert re.search(r"Warning:</b> PFlow: \d+ of \d+ particles have exactly", page)
 
 
 def test_sums_of_energies_scaled_to_a_known_energy_are_said(sample_dir):
