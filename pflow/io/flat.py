@@ -25,6 +25,7 @@ from pflow.event.schema import (
     LINKED,
     PARTS,
     PXYZ,
+    SCHEMA,
     fields_of,
     make_hits,
     make_links,
@@ -292,12 +293,15 @@ class FlatReader:
     def _check_integers(self, columns: Mapping[str, Mapping[str, ak.Array]], start: int) -> None:
         """Raise InputError for a number that should be an index or a code and is not whole, or too large."""
         for part, of_part in columns.items():
-            types = {name: fields_of(part)[column].dtype for name, column in quantities_of(part).items()}
+            fields, column_of = fields_of(part), quantities_of(part, optional=True)
             for name, values in of_part.items():
+                # `particle` of other parts is an index as `parent` is.
                 branch, numbers = self._parts[part][name], jagged.flat(values)
-                for row in [] if branch.names else not_whole(numbers, types.get(name, "int32"))[:1]:
+                field = fields[column_of[name]] if name in column_of else fields_of("truth")["parent"]
+                for row in [] if branch.names else not_whole(numbers, field.dtype)[:1]:
                     entry = start + int(jagged.event_index(jagged.count(values))[row])
-                    text = f"expected whole numbers for {name}, found {numbers[row]}"
+                    none = " (-1: none)" if field.default == -1 else ""
+                    text = f"expected whole numbers of type {field.dtype} for {name}{none}, found {numbers[row]}"
                     raise InputError(text, file=self.path, entry=entry, field=branch.branch)
 
     def _codes(self, note: Mapping[str, Any]) -> dict[int, int] | None:
@@ -443,8 +447,11 @@ def write_events(
 
 def _held(events: Events) -> list[str]:
     """Names of the parts of events, and of columns of these that not all events have."""
-    optional = {part: {*quantities_of(part, optional=True)} - {*quantities_of(part)} for part in PARTS}
-    return [name for part, of in events.parts() for name in (part, *optional[part].intersection(of.fields))]
+    return [
+        name
+        for part, of in events.parts()
+        for name in (part, *(field.name for field in SCHEMA[part] if field.optional and field.name in of.fields))
+    ]
 
 
 def _groups(events: Events, layout: Layout, parts: Iterable[str]) -> dict[str, ak.Array]:
