@@ -13,7 +13,7 @@ from benchmarks.latency import compare, particles_of
 from pflow.checkpoint import load_model
 from pflow.event.events import ImplausibleWarning, concatenate
 from pflow.event.merge import overlay
-from pflow.inference.events import reconstruct
+from pflow.inference.events import HITS_PER_TRACK, reconstruct
 from pflow.io.open import read_events
 
 if missing := missing_for_cpp():
@@ -91,6 +91,14 @@ def test_too_many_hits_are_an_error(program, exported, no_tracks, tmp_path):
     with pytest.raises(subprocess.CalledProcessError) as error:
         run_program(program, exported(no_tracks, "ild_g4"), tmp_path / "events.txt", max_hits=2000)
     assert error.value.stderr == "error: hits: 2001, expected at most 2000 (Options::max_hits)\n"
+
+
+@SLOW
+def test_too_many_tracks_are_an_error(program, exported_general, tmp_path):
+    (tmp_path / "events.txt").write_text("event\n" + (32000 // HITS_PER_TRACK + 1) * f"track 1 0 0 1{9 * ' nan'}\n")
+    with pytest.raises(subprocess.CalledProcessError) as error:
+        run_program(program, exported_general, tmp_path / "events.txt", max_hits=32000)
+    assert error.value.stderr == "error: tracks: 2001, expected at most 2000 (Options::max_hits / 16)\n"
 
 
 @SLOW

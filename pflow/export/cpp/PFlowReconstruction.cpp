@@ -120,7 +120,8 @@ struct PFlowReconstruction final
        {"HCALEndcap", "hcal_endcap"}, {"HCALOther", "hcal_other"}, {"MUON", "muon"}},
       "calorimeter of the model for each collection of CaloHits"};
   Gaudi::Property<int> m_threads{this, "Threads", 1, "threads within one event"};
-  Gaudi::Property<unsigned> m_max_hits{this, "MaxHits", 32768, "largest number of hits of an event"};
+  Gaudi::Property<unsigned> m_max_hits{this, "MaxHits", 32768,
+                                       "largest number of hits of an event, and 16 times that of its tracks"};
   Gaudi::Property<std::string> m_on_error{
       this, "OnError", "raise", "an event that cannot be used: raise (the job fails) or skip (it has no particles)"};
   Gaudi::Property<bool> m_states_elsewhere{

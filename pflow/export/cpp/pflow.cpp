@@ -111,6 +111,7 @@ std::size_t index_of(const std::vector<std::string>& names, const std::string& n
 
 constexpr float max_charge = 1.01f;  // e
 constexpr float max_layer = 65535.f;
+constexpr std::size_t hits_per_track = 16;  // by memory; also in pflow/inference/events.py
 
 /// A member of hits or tracks, and its range.
 template <class Object, class Number>
@@ -276,9 +277,9 @@ class Reconstructor::Implementation {
 
   Reconstruction reconstruct(const std::vector<Hit>& hits, const std::vector<Track>& tracks) const {
     Reconstruction reco;
-    if (hits.size() > options_.max_hits)
-      throw Error("hits", std::to_string(hits.size()) + ", expected at most " + std::to_string(options_.max_hits) +
-                              " (Options::max_hits)");
+    check_number("hits", hits.size(), options_.max_hits, "");
+    if (reads_tracks_)
+      check_number("tracks", tracks.size(), options_.max_hits / hits_per_track, " / " + std::to_string(hits_per_track));
     Clock clock;
     std::vector<Ort::Value> values = encode(hits, tracks);
     reco.encoder = clock.lap();
@@ -296,6 +297,12 @@ class Reconstructor::Implementation {
   const Face& face() const { return face_; }
 
  private:
+  static void check_number(const char* of, std::size_t number, std::size_t limit, const std::string& divided) {
+    if (number > limit)
+      throw Error(of, std::to_string(number) + ", expected at most " + std::to_string(limit) + " (Options::max_hits" +
+                          divided + ")");
+  }
+
   /// Finds out which tensor goes where.
   void connect() {
     for (const std::string& name : encoder_.inputs())

@@ -102,7 +102,7 @@ struct Reconstruction {
 struct Options {
   /// Threads within one event; below 1: all cores. One is best where as many events run at a time as there are cores.
   int threads = 1;
-  /// Largest number of hits of an event: the time grows with the square of the number of cells.
+  /// Largest number of hits of an event, and 16 times that of its tracks: time grows with the squares of their numbers.
   std::size_t max_hits = 32768;
 };
 

@@ -11,7 +11,7 @@
 /// in GeV, mm, ns, e and 1/mm; the subdetector counts the model's calorimeters. Written are lines of JSON: one with the
 /// names of the calorimeters and the time until the model was ready, one with the particles of each event, and one with
 /// the peak memory. Links are [index, weight]; times are [CPU, wall] in ms, the shortest of REPETITIONS (1) runs. An event
-/// with more than MAX_HITS (32768) hits is an error.
+/// with more than MAX_HITS (32768) hits, or a 16th as many tracks, is an error.
 
 #include <sys/resource.h>
 
