@@ -298,7 +298,7 @@ def nearest_other(towards: Floats, bounds: Index) -> tuple[Index, Floats]:
     distances, indices = cKDTree(place).query(place, k=2)
     other = own, np.where(indices[:, 0] == own, 1, 0)  # of two that are equal, the first may be either
     distance, index = distances[other], indices[other]
-    near = distance <= 2.0
+    near = distance < 5.0  # of opposite ones it is 2, to rounding
     return np.where(near, index, own), np.where(near, 2 * np.arcsin(np.minimum(distance, 2.0) / 2), np.pi)
 
 

@@ -263,7 +263,7 @@ def slices(*bounds: npt.NDArray[Any]) -> Iterator[tuple[slice, ...]]:
     return zip(*([slice(*pair) for pair in itertools.pairwise(of.tolist())] for of in bounds), strict=True)
 
 
-MAX_PAIRS = 2**22  # of objects that are compared at once: more of a large event leave the cache, then the memory
+MAX_PAIRS = 2**20  # of objects that are compared at once: more leave the cache, then the memory; matching takes 150 MB
 
 
 def blocks(*bounds: npt.NDArray[Any]) -> Iterator[tuple[slice, ...]]:

@@ -184,8 +184,7 @@ class Move:
         sample's threshold has removed.
     layers
         n: every n-th layer of ECAL and HCAL is read, with n times the energy, or as much more as the layers that it
-        stands for are thicker. Exact; the number of layers of barrels
-        and endcaps must be a multiple of n.
+        stands for are thicker. Exact; the number of layers of barrels and endcaps must be a multiple of n.
     hcal_layers
         Number of layers of the HCAL's barrel and endcaps, from the inside; None: all. Exact, except for backscatter
         from the others, and for calorimeters behind it, which stay.

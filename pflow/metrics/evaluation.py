@@ -320,7 +320,6 @@ class Evaluation:
         samples = list(self.samples)
         return EvaluationResult(
             settings=self.settings,
-            warnings=(),
             **self.counts,
             name=self.name,
             algorithms={algorithm: metrics.result() for algorithm, metrics in self.algorithms.items()},

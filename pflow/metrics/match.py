@@ -175,8 +175,6 @@ def masses(momenta: Floats) -> Floats:
 
 CLOSE = 0.5
 """Largest cost of the matches that the headline efficiency counts: 50% of the energy, or 50 mrad; half the hits."""
-PAIRS_AT_ONCE = 1 << 20
-"""Pairs whose costs are held in memory together: about 150 MB."""
 
 
 def angle_energy(truth: ParticleTable, reco: ParticleTable, i: Ints, j: Ints) -> Floats:
@@ -287,7 +285,7 @@ def match(truth: Any, reco: Any, matching: Matching | None = None) -> Any:
     pairs: list[Ints] = [np.empty((2, 0), dtype=np.int64)]
     costs: list[Floats] = [np.empty(0)]
     partners = reco.counts[truth.event]
-    for first, last in _runs(np.cumsum(partners) // PAIRS_AT_ONCE):
+    for first, last in _runs(np.cumsum(partners) // jagged.MAX_PAIRS):
         i = np.repeat(np.arange(first, last), partners[first:last])
         j = reco.offsets[truth.event[i]] + jagged.local_index(partners[first:last])
         with np.errstate(divide="ignore", invalid="ignore"):

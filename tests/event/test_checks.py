@@ -1372,20 +1372,15 @@ def test_large_events_are_measured_in_blocks(events, monkeypatch):
 
 def test_the_nearest_other_one_is_of_the_same_event():
     unit = unit_vector(np.random.default_rng(3).normal(size=(40, 3)))
-    unit[[5, 20, 21, 30]] = [
-        unit[4],
-        unit[10],
-        np.zeros(3),
-        np.zeros(3),
-    ]  # copies in one event and in another one, and unknown ones
-    bounds = np.array([0, 15, 15, 16, 40])
+    unit[[5, 20]] = unit[[4, 10]]  # copies in one event and in another one,
+    unit[[21, 30]] = 0.0  # unknown ones,
+    unit[15:17] = [[1 + 1e-15, 0, 0], [-1, 0, 0]]  # and opposite ones, to rounding
+    bounds = np.array([0, 14, 14, 15, 17, 40])
     index, angle = nearest_other(unit, bounds)
     for low, high in itertools.pairwise(bounds):
-        cosine = unit[low:high] @ unit[low:high].T
+        cosine = np.clip(unit[low:high] @ unit[low:high].T, -1.0, 1.0)
         for i in range(low, high):
             others = [j for j in range(low, high) if j != i and unit[j].any() and unit[i].any()]
             best = max(others, key=lambda j: cosine[i - low, j - low], default=i)
             assert index[i] == best
-            assert angle[i] == pytest.approx(
-                np.arccos(min(cosine[i - low, best - low], 1)) if others else np.pi, abs=1e-7
-            )
+            assert angle[i] == pytest.approx(np.arccos(cosine[i - low, best - low]) if others else np.pi, abs=1e-7)

@@ -93,7 +93,7 @@ def test_total_is_the_best_of_all_assignments(make_table):
 def test_blocks_of_particles_do_not_change_the_result(make_table, monkeypatch):
     truth, reco = random_events(make_table, 2)
     in_one_block, sizes = pairs(truth, reco), []
-    monkeypatch.setattr(module, "PAIRS_AT_ONCE", 3)
+    monkeypatch.setattr(jagged, "MAX_PAIRS", 3)
     cost, text = module.COSTS["angle_energy"]
     monkeypatch.setitem(module.COSTS, "angle_energy", (lambda *of: sizes.append(len(of[2])) or cost(*of), text))
     assert pairs(truth, reco) == in_one_block
