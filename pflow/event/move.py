@@ -390,7 +390,7 @@ def change_cells(events: Events, forms: Forms) -> Events:
     energy = hits["energy"] * (of_layers / np.ceil(of_layers / every)).astype(hits["energy"].dtype)
     layer = np.where(hits["layer"] >= 0, hits["layer"] // every, hits["layer"]).astype(hits["layer"].dtype)
     for number, part in enumerate(calorimeters):
-        for n in np.unique(every[hits["subdetector"] == number]):
+        for n in np.unique(forms["every"][:, kinds[number]]):
             if ((factor := _of_unlike_layers(part, int(n))) != 1).any():
                 rows = np.flatnonzero((hits["subdetector"] == number) & (every == n) & keep)
                 energy[rows] *= factor[np.clip(layer[rows], 0, len(factor) - 1)]
