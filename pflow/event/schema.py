@@ -194,6 +194,8 @@ def not_whole(values: npt.NDArray[Any], dtype: Any) -> Index:
     """Rows of the numbers [N] that an integer type cannot hold: 0.5, NaN, 2**40; none for another type."""
     if np.dtype(dtype).kind != "i" or values.dtype.kind not in "fiu" or np.can_cast(values.dtype, dtype):
         return np.zeros(0, dtype=np.int64)
+    # In C++ -1 may be kept as the largest unsigned number.
+    values = values.view(values.dtype.str.replace("u", "i"))
     with np.errstate(invalid="ignore"):
         return np.flatnonzero(values.astype(dtype) != values)
 

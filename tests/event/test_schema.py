@@ -152,3 +152,6 @@ def test_numbers_that_are_no_index_are_refused(number):
     with pytest.raises(ValueError, match="links: particle: expected whole numbers"):
         make_links(source=[[0, 1]], particle=[[0, number]])
     assert make_links(source=[[0.0, 1.0]], particle=[[0, 2]]).source.to_list() == [[0, 1]]
+    for dtype in (np.uint32, np.uint64):  # in which C++ keeps -1 as the largest number
+        particle = np.array([[0, -1]]).astype(dtype)
+        assert make_links(source=[[0, 1]], particle=particle).particle.to_list() == [[0, -1]]
