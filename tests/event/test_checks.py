@@ -3,6 +3,7 @@
 import dataclasses
 import itertools
 import re
+import sys
 
 import awkward as ak
 import numpy as np
@@ -13,7 +14,7 @@ from pflow.config import from_plain, to_plain
 from pflow.event import jagged
 from pflow.event.checks import check_training_range, compare
 from pflow.event.checks import problems as problems_of
-from pflow.event.closure import N_LAYERS, NARROW, TrackDeposits, _expected, _pairs, depths, nearest_other
+from pflow.event.closure import N_LAYERS, NARROW, TrackDeposits, _expected, depths, nearest_other
 from pflow.event.events import Events, ImplausibleWarning, concatenate
 from pflow.event.jagged import Links
 from pflow.event.move import Move
@@ -1360,11 +1361,11 @@ def test_a_layer_on_another_scale_shows_in_one_event(events):
 
 
 def test_large_events_are_measured_in_blocks(events, monkeypatch):
-    expected, sizes = measure(events, events.reference), []
+    expected, blocks, callers = measure(events, events.reference), jagged.blocks, set[str]()
     monkeypatch.setattr(jagged, "MAX_PAIRS", 5000)
-    monkeypatch.setattr("pflow.event.closure._pairs", lambda near, *of: sizes.append(near.size) or _pairs(near, *of))
+    monkeypatch.setattr(jagged, "blocks", lambda *of: callers.add(sys._getframe(1).f_code.co_name) or blocks(*of))
     found = measure(events, events.reference)
-    assert max(sizes) <= 5000 < sum(sizes)
+    assert callers == {"around", "_stubs", "_trail", "charged_without_track"}
     for name, table in expected.tables.items():
         for column, values in table.items():
             np.testing.assert_allclose(found.table(name)[column], values, rtol=1e-4, atol=1e-6, err_msg=column)

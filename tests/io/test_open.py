@@ -119,6 +119,7 @@ def test_entries_without_hits_are_passed_over_in_few_readings():
     first_entries(SimpleNamespace(num_entries=9000, read=read))
     assert [stop for _, stop in spans[:-1]] == [start for start, _ in spans[1:]]
     assert (spans[0], spans[-1][0] <= 2500 < spans[-1][1], len(spans) < 12) == ((0, 10), True, True)
+    assert max(stop - start for start, stop in spans) == 640, "as many as memory has no trouble with"
 
 
 def as_cld(content: dict[str, Any], *, radius: float) -> dict[str, Any]:

@@ -287,7 +287,8 @@ def test_particles_that_are_the_truth_are_said(zqq):
     pflow.evaluate(reco, events, oracle=False, settings=EvaluationSettings(matching=Matching(cost="rank", cut=0.5)))
     true = pflow.select_targets(events).particles
     particles = make_particles(**{name: getattr(true, name) for name in ("pdg", "charge", "energy", "px", "py", "pz")})
-    first = ak.concatenate([particles[:1], reco.particles[1:]])
+    few, first = (ak.concatenate([particles[:1, :most], reco.particles[1:]]) for most in (19, None))
+    pflow.evaluate(dataclasses.replace(reco, particles=few), events, oracle=False)  # one may be right by chance
     n = len(true[0])
     with pytest.warns(ImplausibleWarning, match=rf"PFlow: {n} of \d+ particles have exactly the energy"):
         result = pflow.evaluate(dataclasses.replace(reco, particles=first), events, oracle=False)
@@ -305,10 +306,11 @@ def test_sums_of_energies_scaled_to_a_known_energy_are_said(sample_dir):
     factor = true / ak.sum(reco.particles.energy, axis=1)
     known = dataclasses.replace(reco, particles=factor * reco.particles)
     said = r"PFlow: the sums of energies have a resolution of 0.\d\d%, with perfect pattern recognition [2-5].\d\d%"
-    for particles, names_it in ((reco, False), (known, True)):
+    # Of few events widths are too small to tell.
+    for particles, names_it in ((reco, False), (known, True), (known[:29], False)):
         with warnings.catch_warnings(record=True) as given:
             warnings.simplefilter("always")
-            pflow.evaluate(particles, events)
+            pflow.evaluate(particles, events[: len(particles)])
         assert any(re.match(said, str(warning.message)) for warning in given) == names_it
 
 
