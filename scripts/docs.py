@@ -62,7 +62,8 @@ def main(folder: Path) -> int:
     broken = [f"{page.relative_to(folder)}: {to}" for page, to in linked if not (page.parent / to).exists()]
     for page in [*folder.glob("*.html"), *(folder / "notebooks").glob("*.html")]:
         for to, heading in re.findall(r'href="((?:[\w./]+\.html)?)#([^"]+)"', page.read_text("utf-8")):
-            if f'id="{heading}"' not in (page.parent / to if to else page).read_text("utf-8"):
+            linked_page = page.parent / to if to else page
+            if linked_page.exists() and f'id="{heading}"' not in linked_page.read_text("utf-8"):
                 broken.append(f"{page.relative_to(folder)}: {to}#{heading}")
     api = (folder / "api" / "pflow.html").read_text("utf-8")
     broken += [f"api/pflow.html: {name} has no page" for name in re.findall(r"<code>(pflow\.[\w.]+)</code>", api)]

@@ -320,6 +320,7 @@ class Evaluation:
         samples = list(self.samples)
         return EvaluationResult(
             settings=self.settings,
+            warnings=(),  # or mypy takes the counts for them
             **self.counts,
             name=self.name,
             algorithms={algorithm: metrics.result() for algorithm, metrics in self.algorithms.items()},
