@@ -64,6 +64,7 @@ from pflow.metrics.oracle import ORACLE, load_calibration, perfect_reconstructio
 from pflow.metrics.report import MIN_EVENTS, REFERENCE, EvaluationResult, EvaluationSettings
 from pflow.metrics.stats import Bootstrap, Columns, Floats, Ints, Tree
 from pflow.physics.detector import digest
+from pflow.physics.kinematics import COVARIANCE
 from pflow.physics.pdg import known_charges
 
 HARD, MIN_MOMENTUM, MAX_OFF = 3.0, 0.8, 0.1
@@ -297,8 +298,14 @@ class Evaluation:
                 matches, close = (match_by_hits(*links, events.hits, *counts, of) for of in (rule, rule.close))
             metrics = self.algorithms.setdefault(algorithm, AlgorithmMetrics())
             sigma = None
-            if "covariance" in reconstruction.particles.fields:  # its last element is the energy's variance
-                sigma = np.sqrt(jagged.columns(reconstruction.particles)["covariance"][:, -1].clip(0.0))
+            if "covariance" in reconstruction.particles.fields and len(particles):
+                covariance = jagged.columns(reconstruction.particles)["covariance"]
+                if covariance.shape[1:] != (len(COVARIANCE),):
+                    text = f"expected {len(COVARIANCE)} elements a particle (pflow.physics.kinematics.COVARIANCE)"
+                    raise InputError(
+                        f"{text}, found an array of shape {covariance.shape}", field=f"{algorithm}.covariance"
+                    )
+                sigma = np.sqrt(covariance[:, -1].clip(0.0))  # of the energy
             metrics.update(true, particles, matches, close, positions, sigma)
             if reconstruction.candidates is not None and "existence" in reconstruction.particles.fields:
                 listed, less = (

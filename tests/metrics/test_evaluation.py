@@ -334,6 +334,16 @@ def test_stated_errors_of_energies_are_evaluated(truth, make_reco):
     assert widths == pytest.approx([0.5 * np.log(1.05 / 0.75) / 0.02, 0.25 * np.log(1.05 / 0.75) / 0.02], rel=1e-6)
 
 
+def test_a_covariance_has_ten_elements(truth, make_reco):
+    reco = make_reco([[], [], [], []])
+    covariance = ak.from_iter([[], [], [], []])  # of any shape without particles
+    evaluate(truth, dataclasses.replace(reco, particles=ak.with_field(reco.particles, covariance, "covariance")))
+    reco = make_reco(RECO)
+    particles = ak.with_field(reco.particles, ak.unflatten(np.ones((3, 4, 4)), ak.num(reco.particles)), "covariance")
+    with pytest.raises(InputError, match=r"PFlow\.covariance.* 10 elements a particle .*shape \(3, 4, 4\)"):
+        evaluate(truth, dataclasses.replace(reco, particles=particles))
+
+
 def test_errors_of_few_events_are_said(truth, reco):
     assert "Errors from fewer than 30 events are too small. All" in method(evaluate(truth, reco))
     many = np.repeat([0, 1], 15)
