@@ -380,15 +380,11 @@ def usable_events(events: Events, max_hits: int, on_error: str, *, valid: bool =
     # Reversed: of several violations in an event the last one entered into `errors` stays, which is then the first.
     violations = [] if valid else reversed(events.without_truth().violations())
     errors = {violation.index: events.error_of(violation) for violation in violations}
-    for part, limit, text in (
-        ("tracks", max_hits // HITS_PER_TRACK, f"max_hits / {HITS_PER_TRACK}"),
-        ("hits", max_hits, "max_hits"),
-    ):
+    limits = {"tracks": (max_hits // HITS_PER_TRACK, f"max_hits / {HITS_PER_TRACK}"), "hits": (max_hits, "max_hits")}
+    for part, (limit, text) in limits.items():
         counts = np.zeros(0) if (records := getattr(events, part)) is None else jagged.count(records)
-        for index in np.flatnonzero(~(counts <= limit)).tolist():
-            message = (
-                f"{counts[index]} {part}, expected at most {limit} ({text}); time and memory grow with their square"
-            )
+        for index in np.flatnonzero(counts > limit).tolist():
+            message = f"{counts[index]} {part}, expected at most {limit} ({text}); time and memory grow as the square"
             errors[index] = events.error(message, index=index, field=part)
     give_up([errors[index] for index in sorted(errors)], len(events), on_error)
     return events.emptied(np.isin(np.arange(len(events)), list(errors))) if errors else events
