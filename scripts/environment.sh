@@ -29,10 +29,13 @@ _wanted="$(cat "$_root/pyproject.toml" "$_constraints" | cksum)"
 if [ ! -f "$_stamp" ] || [ "$(cat "$_stamp")" != "$_wanted" ]; then
     echo "Setting up $_venv (once; a minute or two)"
     [ -x "$_venv/bin/python" ] || "$_python" -m venv "$_venv"
+    # The pip of Python 3.11 takes twice as long to choose versions. Where there is no newer one, it will do.
+    "$_venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-compile 'pip>=25.1' || true
     [ "${2:-}" != lowest ] || "$_venv/bin/python" -m pip install --quiet --disable-pip-version-check uv
     "$_venv/bin/python" "${_install[@]}" --quiet --editable "$_root${_extras:+[$_extras]}"
-    # pip compiles on one core, this on all. Some packages have files for other Pythons, which do not compile.
-    "$_venv/bin/python" -m compileall -qq -j 0 "$_venv/lib" "$_root/pflow" || true
+    # pip compiles on one core, this on all, without the libraries' tests. Some packages have files for other Pythons,
+    # which do not compile.
+    "$_venv/bin/python" -m compileall -qq -j 0 -x '/site-packages/.*/tests?/' "$_venv/lib" "$_root/pflow" || true
     echo "$_wanted" > "$_stamp"
 fi
 # shellcheck disable=SC1091
