@@ -123,7 +123,7 @@ def calibrate(
     reading, on_error = dataclasses.replace(reading, expected=expected), reading.on_error
     for number, path in enumerate(inputs):
         for chunk in reading.iterate(path, chunk_size):
-            usable = usable_events(chunk, MAX_HITS, on_error)
+            usable = usable_events(chunk, model.tokeniser.config, MAX_HITS, on_error)
             # The truth rule needs the geometry of the file's detector.
             targets, usable = without_refused(usable, choose, on_error)
             # A model that reads the geometry takes each detector as it is described.

@@ -48,7 +48,7 @@ from pflow.physics.arrays import Floats, Index, Mask
 from pflow.physics.detector import Calorimeter, Detector
 from pflow.physics.pdg import name_of
 from pflow.tokens.particles import CHARGES
-from pflow.tokens.tokens import ParticleTokens, Tokens, kept_hits, select
+from pflow.tokens.tokens import ParticleTokens, TokenConfig, Tokens, kept_hits, select
 
 BATCH_SIZE, GPU_BATCH_SIZE = 32, 256
 """Default number of events in a batch; small kernels cost a GPU as much as large ones."""
@@ -239,7 +239,7 @@ def reconstruct(
         model's training (`general`: 5 to 40): smaller ones tell closer photons apart, and take longer. Default: the
         model's.
     max_hits
-        Largest number of hits of an event, and `HITS_PER_TRACK` times that of its tracks.
+        Largest number of hits of an event, and `HITS_PER_TRACK` times that of its tracks if the model reads them.
     batch_size
         Events in one pass of the network; default: 32, on a GPU 256, or fewer that fit its memory.
     device
@@ -295,7 +295,7 @@ def reconstruct(
     if left_out:
         error = events.error_of(events.without_truth().violations(clones=True)[0])
         warn(f"hits or tracks cannot be used and are left out; the first: {error}", LeftOutWarning)
-    usable = usable_events(cleaned, max_hits, on_error)
+    usable = usable_events(cleaned, model.tokeniser.config, max_hits, on_error)
     reconstruction, momentum, _ = reconstruct_valid(usable, ready, on_error)
     scales = measure(usable.emptied((reconstruction.flags & Flag.BAD_INPUT) > 0), reconstruction.particles)
     warn_of(compare(scales, model.tokeniser.sample), events.path or "these events")
@@ -375,14 +375,18 @@ def warn_of_tracks(momentum: Floats, flagged: Mapping[str, int], n_events: int, 
             )
 
 
-def usable_events(events: Events, max_hits: int, on_error: str, *, valid: bool = False) -> Events:
-    """The events whose hits and tracks are possible (known to be, if `valid`) and not too many; others are empty."""
+def usable_events(events: Events, config: TokenConfig, max_hits: int, on_error: str, *, valid: bool = False) -> Events:
+    """The events whose hits and tracks are possible (known to be, if `valid`) and not too many; others are empty.
+
+    Any number of tracks will do for a model whose `config` reads none.
+    """
     # Reversed: of several violations in an event the last one entered into `errors` stays, which is then the first.
     violations = [] if valid else reversed(events.without_truth().violations())
     errors = {violation.index: events.error_of(violation) for violation in violations}
     limits = {"tracks": (max_hits // HITS_PER_TRACK, f"max_hits / {HITS_PER_TRACK}"), "hits": (max_hits, "max_hits")}
     for part, (limit, text) in limits.items():
-        counts = np.zeros(0) if (records := getattr(events, part)) is None else jagged.count(records)
+        records = getattr(events, part) if config.features(part) else None
+        counts = np.zeros(0) if records is None else jagged.count(records)
         for index in np.flatnonzero(counts > limit).tolist():
             message = f"{counts[index]} {part}, expected at most {limit} ({text}); time and memory grow as the square"
             errors[index] = events.error(message, index=index, field=part)

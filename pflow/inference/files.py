@@ -118,7 +118,7 @@ class Worker:
             events = self.files.open(chunk.path).read(chunk.start, chunk.stop, truth=False, on_error=on_error)
             events, tokeniser = chunk.move.apply(events), self.model.tokeniser
             as_trained = events if tokeniser.config.geometry else with_detector(events, tokeniser.detector)
-            usable = usable_events(as_trained, settings.max_hits, on_error, valid=True)
+            usable = usable_events(as_trained, tokeniser.config, settings.max_hits, on_error, valid=True)
             reconstruction, momentum, n_tokens = reconstruct_valid(usable, self._engine, on_error)
             # Hits of events that could not be used would stand beside no particles.
             scales = measure(events.emptied((reconstruction.flags & Flag.BAD_INPUT) > 0), reconstruction.particles)

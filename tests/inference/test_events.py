@@ -126,10 +126,12 @@ def test_too_many_tracks_are_refused_as_too_many_hits_are(events):
     tracks_alone, n_tracks = keep_hits(events, events.hits.energy < 0), ak.num(events.tracks).to_numpy()
     most, first = n_tracks.max(), n_tracks.argmax()
     allowed = HITS_PER_TRACK * int(most)
-    assert usable_events(tracks_alone, allowed, "raise") is tracks_alone
+    reads_tracks, reads_hits = TokenConfig(track_features=("log_p",)), TokenConfig()
+    assert usable_events(tracks_alone, reads_tracks, allowed, "raise") is tracks_alone
+    assert usable_events(tracks_alone, reads_hits, allowed - 1, "raise") is tracks_alone
     expected = rf"entry {first}, 'tracks': {most} tracks, expected at most {most - 1} \(max_hits / {HITS_PER_TRACK}\)"
     with pytest.raises(InputError, match=expected):
-        usable_events(tracks_alone, allowed - 1, "raise")
+        usable_events(tracks_alone, reads_tracks, allowed - 1, "raise")
 
 
 @pytest.mark.parametrize(
