@@ -280,7 +280,7 @@ def _first_quarks(events: Events) -> Floats:
     code = np.abs(ancestry.pdg)
     parent = np.where(ancestry.parent < 0, 0, code[ancestry.parent])
     is_quark = (code <= 6) & (code != 0) & np.isin(parent, (0, 11, 22, 23))
-    event, momentum = ancestry.event[is_quark], jagged.vectors(truth[["px", "py", "pz"]])[is_quark]
+    event, momentum = ancestry.event[is_quark], jagged.momenta(truth)[is_quark]
     length = np.linalg.norm(momentum, axis=1)
     cosines = np.full(len(ancestry.counts), np.nan)
     order = np.argsort(length)  # the hardest is the last one to be written
