@@ -123,8 +123,8 @@ def fitting_detectors(file: PodioFile, *, sim: bool | None = None) -> list[Detec
             n_sources = sum(map(len, reader.sources.values()))
             # Only the hits of the ECAL are looked at: to read others would take most of the time.
             ecal = {part.name for part in detector.calorimeters if part.kind == "ecal"}
-            reader.sources = {name: of if name in ecal else () for name, of in reader.sources.items()}
-            reader.chosen = dataclasses.replace(reader.chosen, collections=reader.sources)
+            of_ecal = {name: of if name in ecal else () for name, of in reader.sources.items()}
+            reader.chosen = dataclasses.replace(reader.chosen, collections=of_ecal)
             events = first_entries(reader)
             geometry = None if events is None else geometry_fits(events, detector)
             if geometry is False:

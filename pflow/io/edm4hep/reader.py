@@ -89,7 +89,12 @@ class Edm4hepReader:
         self.tree, self.num_entries = file.columns.tree, file.num_entries
         self.chosen = chosen = choose_sources(file, detector, sim, truth_tracks=truth_tracks)
         self.sim, self.truth_tracks = chosen.sim, chosen.truth_tracks is not None
-        self.sources, self.absent, self.notes = chosen.collections, chosen.absent, chosen.notes
+        self.absent, self.notes = chosen.absent, chosen.notes
+
+    @property
+    def sources(self) -> Mapping[str, tuple[str, ...]]:
+        """Collections by calorimeter or other part."""
+        return self.chosen.collections
 
     def read(self, start: int, stop: int, *, truth: bool = True) -> Events:
         """Entries `start` to `stop`; see `pflow.io.open.Reader`."""
