@@ -297,15 +297,7 @@ class Evaluation:
                 counts = true.truth.counts, particles.counts
                 matches, close = (match_by_hits(*links, events.hits, *counts, of) for of in (rule, rule.close))
             metrics = self.algorithms.setdefault(algorithm, AlgorithmMetrics())
-            sigma = None
-            if "covariance" in reconstruction.particles.fields and len(particles):
-                covariance = jagged.columns(reconstruction.particles)["covariance"]
-                if covariance.shape[1:] != (len(COVARIANCE),):
-                    text = f"expected {len(COVARIANCE)} elements a particle (pflow.physics.kinematics.COVARIANCE)"
-                    raise InputError(
-                        f"{text}, found an array of shape {covariance.shape}", field=f"{algorithm}.covariance"
-                    )
-                sigma = np.sqrt(covariance[:, -1].clip(0.0))  # of the energy
+            sigma = _stated_errors(reconstruction.particles, algorithm) if len(particles) else None
             metrics.update(true, particles, matches, close, positions, sigma)
             if reconstruction.candidates is not None and "existence" in reconstruction.particles.fields:
                 listed, less = (
@@ -561,6 +553,18 @@ def _finished(total: Evaluation, file: str) -> EvaluationResult:
     for warning in collected:
         warn(str(warning), ImplausibleWarning)
     return dataclasses.replace(result, warnings=tuple(map(str, collected)))
+
+
+def _stated_errors(particles: ak.Array, algorithm: str) -> Floats | None:
+    """Standard deviations of the energies, GeV, by the particles' covariance; None without. InputError: its shape."""
+    if "covariance" not in particles.fields:
+        return None
+    covariance = jagged.columns(particles)["covariance"]
+    if covariance.shape[1:] != (len(COVARIANCE),):
+        text = f"expected {len(COVARIANCE)} elements a particle (pflow.physics.kinematics.COVARIANCE)"
+        raise InputError(f"{text}, found an array of shape {covariance.shape}", field=f"{algorithm}.covariance")
+    sigma: Floats = np.sqrt(covariance[:, -1].clip(0.0))
+    return sigma
 
 
 def _warn_of(total: Evaluation, result: EvaluationResult, file: str) -> None:
