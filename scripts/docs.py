@@ -57,6 +57,14 @@ def main(folder: Path) -> int:
         page.write_text(document.sub(r'href="\1.html', page.read_text("utf-8")), "utf-8")
         copy_linked_files(page, folder)
     shutil.copy(folder / "README.html", folder / "index.html")
+    broken = broken_links(folder)
+    n_pages = len([*folder.rglob("*.html")])
+    print(*broken, f"{n_pages} pages in {folder}, {len(broken)} broken links", sep="\n")
+    return int(bool(broken))
+
+
+def broken_links(folder: Path) -> list[str]:
+    """Links of the site to files and headings that are not there, and names of docstrings that have no page."""
     pages = sorted(folder.rglob("*.html"))
     linked = [(page, target) for page in pages for target in sorted(targets(page))]
     broken = [f"{page.relative_to(folder)}: {to}" for page, to in linked if not (page.parent / to).exists()]
@@ -67,8 +75,7 @@ def main(folder: Path) -> int:
                 broken.append(f"{page.relative_to(folder)}: {to}#{heading}")
     api = (folder / "api" / "pflow.html").read_text("utf-8")
     broken += [f"api/pflow.html: {name} has no page" for name in re.findall(r"<code>(pflow\.[\w.]+)</code>", api)]
-    print(*broken, f"{len(pages)} pages in {folder}, {len(broken)} broken links", sep="\n")
-    return int(bool(broken))
+    return broken
 
 
 def named_as_on_github(body: str) -> str:
