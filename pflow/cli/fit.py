@@ -318,7 +318,8 @@ class TrainingCLI(LightningCLI):  # type: ignore[misc]
         """Check what the classes do not."""
         self.options = self.config[self.subcommand] if self.subcommand else self.config
         self.folder = Path(self.options["output"]).expanduser()
-        limit = f"limit_{ {'fit': 'train', 'validate': 'val'}.get(self.verb, self.verb) }_batches"
+        split = {"fit": "train", "validate": "val"}.get(self.verb, self.verb)
+        limit = f"limit_{split}_batches"
         if self.options["trainer"][limit] == 0:
             raise ConfigError(f"trainer.{limit} is 0, so pflow {self.verb} would do nothing: give a number of batches")
         if self.verb == "fit":

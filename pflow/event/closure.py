@@ -291,15 +291,15 @@ def nearest_other(towards: Floats, bounds: Index) -> tuple[Index, Floats]:
     """
     from scipy.spatial import cKDTree  # here: its import takes a twentieth of the start of a reconstruction
 
-    own = np.arange(len(towards))
+    row = np.arange(len(towards))
     # A fourth axis keeps events, and what is not known, apart.
-    group = np.where(towards.any(axis=1), jagged.event_index(np.diff(bounds)), -1 - own)
+    group = np.where(towards.any(axis=1), jagged.event_index(np.diff(bounds)), -1 - row)
     place = np.column_stack([towards, 10.0 * group])
     distances, indices = cKDTree(place).query(place, k=2)
-    other = own, np.where(indices[:, 0] == own, 1, 0)  # of two that are equal, the first may be either
-    distance, index = distances[other], indices[other]
+    second = row, np.where(indices[:, 0] == row, 1, 0)  # of two that are equal, the first may be either
+    distance, index = distances[second], indices[second]
     near = distance < 5.0  # of opposite ones it is 2, to rounding
-    return np.where(near, index, own), np.where(near, 2 * np.arcsin(np.minimum(distance, 2.0) / 2), np.pi)
+    return np.where(near, index, row), np.where(near, 2 * np.arcsin(np.minimum(distance, 2.0) / 2), np.pi)
 
 
 def _cones(detector: Detector, hits: FlatHits, tracks: _Entries, hadronic: float) -> tuple[Floats, Floats, Floats]:
