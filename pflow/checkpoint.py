@@ -79,6 +79,7 @@ class Header:
         `prefix` goes before the names of fields in errors.
         """
         content = content if isinstance(content, Mapping) else {}
+        content = {**content, "provenance": content.get("provenance") or {}}
         if content.get("format") != FORMAT:
             writer = f", written by pflow {content['version']}" if "version" in content else ""
             text = f"expected a header of format {FORMAT}, found {content.get('format', 'none')}{writer}"
@@ -102,7 +103,7 @@ class Header:
             calibration=part(
                 "calibration", lambda plain: None if plain is None else from_plain(Calibration, plain, "calibration")
             ),
-            provenance=content.get("provenance") or {},
+            provenance=part("provenance", dict),
         )
 
 

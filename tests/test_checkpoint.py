@@ -123,6 +123,7 @@ def test_a_part_that_is_missing_or_of_another_kind_is_an_error(save, changes, me
         ({"tokeniser": {}}, "tokeniser", "missing"),
         ({"model": None}, "model", "missing"),
         ({"calibration": {"mass": {}}}, "calibration", "mass"),
+        ({"provenance": ["a.root"]}, "provenance", "not of the expected type"),
     ],
 )
 def test_a_field_of_the_header_that_cannot_be_used_is_named(save_header, changes, field, message):
