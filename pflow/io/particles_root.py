@@ -72,6 +72,7 @@ from pflow.io.atomic import check_output, replacing
 from pflow.io.edm4hep.podio import PARTICLE_MEMBERS, PodioFile
 from pflow.io.edm4hep.reco import Edm4hepRecoReader
 from pflow.io.root import (
+    check_counts,
     check_range,
     make_ttree,
     open_root,
@@ -484,15 +485,26 @@ def _decode(
 ) -> Reconstruction:
     """Entries of a tree with the branches `keys`, without validating them."""
 
+    @functools.cache
     def read(branch: str) -> ak.Array:
         return read_branch(tree, branch, start, stop, path)
+
+    def read_alike(first: str, *others: str) -> list[ak.Array]:
+        """Branches of the same objects."""
+        members, text = [*map(read, (first, *others))], "{} values, expected {}, the number in '{}'"
+        for branch, values in zip(others, members[1:], strict=True):
+            check_counts(
+                jagged.count(values), jagged.count(members[0]), text, first, file=path, start=start, field=branch
+            )
+        return members
 
     parts: dict[str, Any] = {}
     if f"{name}{CANDIDATES}.PDG" in keys:
         parts["candidates"] = _decode(tree, keys, name + CANDIDATES, path, "left out", start, stop).particles
-    columns = {quantity: read(f"{name}.{member}") for member, quantity in PARTICLE_MEMBERS.items()}
+    first, *others = (f"{name}.{member}" for member in PARTICLE_MEMBERS)
+    columns = dict(zip(PARTICLE_MEMBERS.values(), read_alike(first, *others), strict=True))
     for field, names in _branches(keys, name, path, links).items():
-        members = [read(branch) for branch in names]
+        members = read_alike(*names) if field in LINK_MEMBERS else read_alike(first, *names)[1:]
         if field in LINK_MEMBERS:
             fields = LINK_MEMBERS[field][1].values()
             # Not normalised: no particle need have the rest of a hit whose weights sum to less than 1.

@@ -250,14 +250,26 @@ def test_a_root_file_without_provenance(tmp_path):
 
 
 @pytest.mark.parametrize("format", ["ttree"])
-@pytest.mark.parametrize("missing", ["PFlow.pid_muon", "PFlowTrackLink.weight"])
-def test_part_of_an_optional_group_is_refused(tmp_path, write, missing):
-    with uproot.open(write(complete([[22, 11], []]))) as file:
+@pytest.mark.parametrize(
+    ("branch", "last", "message"),
+    [
+        ("PFlow.pid_muon", None, "not found"),
+        ("PFlowTrackLink.weight", None, "not found"),
+        ("PFlow.energy", -1, r"1 values, expected 2, the number in 'PFlow\.PDG'"),
+        ("PFlow.covMatrix.xx", -1, r"1 values, expected 2, the number in 'PFlow\.PDG'"),
+        ("PFlowTrackLink.weight", -1, r"1 values, expected 2, the number in 'PFlowTrackLink\.track'"),
+    ],
+)
+def test_a_branch_that_is_missing_or_too_short_is_refused(tmp_path, write, branch, last, message):
+    with uproot.open(write(complete([[], [22, 11]]))) as file:
         keys = file["events"].keys()
         columns = {key: file["events"][key].array() for key in keys if not key.startswith("n_")}
-    del columns[missing]
+    columns[branch] = columns[branch][:, :last]
+    if last is None:
+        del columns[branch]
     with uproot.recreate(tmp_path / "part.root") as file:
         file.mktree("events", {key: str(column.type.content) for key, column in columns.items()}).extend(columns)
-    with pytest.raises(InputError, match="not found") as caught:
+    with pytest.raises(InputError, match=message) as caught:
         read_reco(tmp_path / "part.root")
-    assert caught.value.field == missing
+    assert caught.value.field == branch
+    assert caught.value.entry == (0 if last is None else 1)
