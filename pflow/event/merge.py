@@ -26,7 +26,7 @@ from pflow.errors import ConfigError, check_options
 from pflow.event import jagged
 from pflow.event.events import Events
 from pflow.event.jagged import Links
-from pflow.event.schema import SCHEMA, fields_of
+from pflow.event.schema import MAX_LAYER, SCHEMA, fields_of
 from pflow.physics.arrays import (
     Floats,
     Index,
@@ -74,7 +74,8 @@ class Merge:
 
     def __post_init__(self) -> None:
         check_options(self, "merge", "a length in mm above 0", lambda size: 0 < size < np.inf, "ecal_mm", "hcal_mm")
-        check_options(self, "merge", "a whole number of at least 1", lambda n: type(n) is int and n >= 1, "layers")
+        whole = f"a whole number from 1 to {MAX_LAYER}"
+        check_options(self, "merge", whole, lambda n: type(n) is int and 1 <= n <= MAX_LAYER, "layers")
         check_options(self, "merge", "at least 0", lambda depth: 0 <= depth < np.inf, "depth")
         object.__setattr__(self, "ecal_sizes", tuple(self.ecal_sizes))
         lengths = "lengths in mm above 0"
