@@ -18,7 +18,7 @@ from pflow.cli.main import (
     truth_options,
     warn_of_training,
 )
-from pflow.errors import ConfigError, InputError
+from pflow.errors import ConfigError, InputError, warn
 from pflow.io.atomic import check_output, make_folder, replacing
 
 if TYPE_CHECKING:
@@ -295,9 +295,10 @@ def display_arguments(parser: argparse.ArgumentParser) -> None:
 
 def display(args: argparse.Namespace) -> int:
     """Draw one event: a figure (x-y, z-r and 3D) as PNG or PDF, and a self-contained interactive 3D page as HTML."""
+    from pflow.event.events import ImplausibleWarning
     from pflow.event.scales import charged_without_track
     from pflow.io.particles_root import count_entries, read_reco
-    from pflow.metrics.evaluation import NEAR_TRACK, check_input, warn_without_tracks
+    from pflow.metrics.evaluation import NEAR_TRACK, check_input, without_tracks
     from pflow.plots import rendered
     from pflow.plots.display import event_page, make_scene, plot_event
 
@@ -324,7 +325,8 @@ def display(args: argparse.Namespace) -> int:
         check_input(args.reco, args.input)
         if event.tracks is not None:
             near = charged_without_track(event, reconstruction.particles, near=NEAR_TRACK)
-            warn_without_tracks(reconstruction.name, *near)
+            for text in without_tracks(reconstruction.name, *near):
+                warn(text, ImplausibleWarning)
     for path in outputs:
         suffix = path.suffix.lower()
         options = {"colour_by": args.colour, "max_colours": MAX_COLOURS[suffix], **chosen}

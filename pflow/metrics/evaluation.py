@@ -17,7 +17,7 @@ import awkward as ak
 import numpy as np
 
 from pflow.config import from_plain
-from pflow.errors import ConfigError, InputError, check_choice, check_fields, check_type, collected_warnings, warn
+from pflow.errors import ConfigError, InputError, check_choice, check_fields, check_type, warn
 from pflow.event import jagged
 from pflow.event.checks import Expected
 from pflow.event.events import (
@@ -67,8 +67,6 @@ from pflow.physics.detector import digest
 from pflow.physics.kinematics import COVARIANCE
 from pflow.physics.pdg import known_charges
 
-HARD, MIN_MOMENTUM, MAX_OFF = 3.0, 0.8, 0.1
-"""GeV from which on any particle has this share of its energy as momentum; largest fraction of particles `OFF`."""
 OFF = {
     "momenta": "more momentum than energy, or much less: are both in GeV, and of one calibration? Jets are wrong",
     "charges": "another charge than their PDG code says, or an unknown code: classes are by the code, and what a track "
@@ -76,23 +74,8 @@ OFF = {
     "copies": "the momentum of another one: are lists joined that share particles?",
 }
 """What is said of particles with momenta or charges that do not fit, and of those that are there twice."""
-MIN_CHARGED, MAX_OTHERS = 4, 0.02
-"""Fewest charged particles of an event whose tracks are looked for; largest fraction of such events where most have
-none, as chance makes some where many particles decay or stop in the tracker."""
 NEAR_TRACK = 0.5
 """Relative momentum to a track's: a recalibrated or smeared particle has still its track, another event's has none."""
-MIN_VISIBLE = 6  # fewest visible true particles that mark an event: of one particle or few, many events are alike
-MAX_AGAIN = 0.01
-"""Largest fraction of events with the hits, or the true particles, of another one, of those that have enough, without a
-warning."""
-EXACT, MIN_EXACT, MAX_EXACT = 1e-5, 20, 0.01
-"""`angle_energy` of a match below which rounding alone differs; number and fraction of such particles that are said:
-of 29,000 of `general` and Pandora in five validation samples none is below 1e-4."""
-NARROW = 0.33
-"""Smallest `resolution_68_over_median` of the sums of energies over the oracle's, without a warning: of 30 events or
-more of validation samples 0.6 (single neutrons) is the smallest."""
-MAX_RESPONSE, MIN_EXCESS = 3.0, 10.0
-"""Largest visible energy of an event over the true one, and smallest excess, GeV, that count, without a warning."""
 
 
 class TrueEvents:
@@ -112,7 +95,8 @@ class TrueEvents:
         # the generator's event, whatever the simulation made of it.
         products = self.visible.energy * np.stack([self.visible.energy, *self.visible.momentum.T])
         sums = np.stack([jagged.total(of, self.visible.offsets) for of in products], axis=1)
-        alike = np.where(self.visible.counts[:, None] >= MIN_VISIBLE, np.round(sums, 3), np.nan)
+        # Of one particle or few, many events are alike.
+        alike = np.where(self.visible.counts[:, None] >= 6, np.round(sums, 3), np.nan)
         self.marks = {"start": first_hits(events), "alike": alike}
         self.taus = find_taus(events, targets)
         self.bosons = find_bosons(events, targets)
@@ -153,12 +137,14 @@ class AlgorithmMetrics:
         """
         truth, visible, parts = true.truth, true.visible, self.parts
         self.places.add(place=positions)
-        momentum, hard = np.linalg.norm(reco.momentum, axis=1), reco.energy > HARD
-        off = (momentum > 1.01 * reco.energy) | (hard & (momentum < MIN_MOMENTUM * reco.energy))
+        momentum, hard = np.linalg.norm(reco.momentum, axis=1), reco.energy > 3.0  # GeV
+        # From there on any particle has most of its energy as momentum.
+        off = (momentum > 1.01 * reco.energy) | (hard & (momentum < 0.8 * reco.energy))
         self.n_off["momenta"] += int(np.sum(off))
         self.n_off["charges"] += int(np.sum(~(np.abs(known_charges(reco.pdg) - reco.charge) <= 0.5)))
         self.n_off["copies"] += int(count_copies(reco.event, reco.momentum, len(reco.counts)).sum())
-        self.n_exact += int(np.sum(angle_energy(truth, reco, matches.truth, matches.reco) < EXACT))
+        # Below this cost rounding alone differs.
+        self.n_exact += int(np.sum(angle_energy(truth, reco, matches.truth, matches.reco) < 1e-5))
         self.n_empty += int(np.sum((truth.counts > 0) & (reco.counts == 0)))
         self.particles.update(truth, reco, matches, close, sigma=sigma)
         self.counts.update(truth, reco)
@@ -428,17 +414,15 @@ def evaluate(
     check_type(settings, EvaluationSettings | None, "pflow.EvaluationSettings")
     sources = {name: reco, **(compare or {})}
     recos = {key: source for key, source in sources.items() if isinstance(source, Reconstruction)}
+    if any(isinstance(source, Reconstruction) != isinstance(truth, Events) for source in sources.values()):
+        raise TypeError(
+            "expected files of reconstructions and of events, or both in memory: pflow.read_reco and pflow.read_events "
+            "read them; pflow.Reconstruction(particles=..., event=events.event, flags=events.flags) is of an array"
+        )
     if isinstance(truth, Events):
-        if len(recos) < len(sources):
-            if any(isinstance(source, ak.Array) for source in sources.values()):
-                made = "pflow.Reconstruction(particles=..., event=events.event, flags=events.flags)"
-                raise TypeError(f"expected reconstructions, found an array; of particles {made} makes one")
-            raise TypeError("events in memory need reconstructions in memory; pflow.read_reco reads them")
         total = Evaluation(name=name, settings=settings or truth_settings(recos), oracle=oracle)
         total.update(truth, recos, on_error=on_error)
         return _finished(total, truth.path)
-    if recos:
-        raise TypeError("files of events need files of reconstructions; pflow.read_events reads events")
     files = {key: matching(source) for key, source in sources.items() if not isinstance(source, Reconstruction)}
     total = Evaluation(name=name, settings=settings or truth_settings(files), oracle=oracle)
     reading = ReadOptions(**options, on_error=on_error)
@@ -548,11 +532,10 @@ def _finished(total: Evaluation, file: str) -> EvaluationResult:
             file=file or None,
         )
     result = total.result()
-    with collected_warnings() as collected:
-        _warn_of(total, result, file)
-    for warning in collected:
-        warn(str(warning), ImplausibleWarning)
-    return dataclasses.replace(result, warnings=tuple(map(str, collected)))
+    said = tuple(_implausible(total, result, file))
+    for text in said:
+        warn(text, ImplausibleWarning)
+    return dataclasses.replace(result, warnings=said)
 
 
 def _stated_errors(particles: ak.Array, algorithm: str) -> Floats | None:
@@ -567,48 +550,51 @@ def _stated_errors(particles: ak.Array, algorithm: str) -> Floats | None:
     return sigma
 
 
-def _warn_of(total: Evaluation, result: EvaluationResult, file: str) -> None:
-    """Warn of implausible particles and events."""
+def _implausible(total: Evaluation, result: EvaluationResult, file: str) -> Iterator[str]:
+    """What is said of implausible events and particles."""
     for column, what in (("start", "hits"), ("alike", "true particles, with other hits,")):
         marks = total.marks[column][np.isfinite(total.marks[column][:, 0])]
-        if (again := len(marks) - len(np.unique(marks, axis=0))) > MAX_AGAIN * len(marks):
+        if (again := len(marks) - len(np.unique(marks, axis=0))) > 0.01 * len(marks):
             text = f"{again} events have the {what} of another one: they count as often, and errors are too small"
-            warn(f"{file}: {text}", ImplausibleWarning)
+            yield f"{file}: {text}"
             break
     sums = {name: tree["event"]["visible_energy"] for name, tree in result.algorithms.items()}
     widths = {name: tree["resolution_68_over_median"].value for name, tree in sums.items()}
     for name, metrics in total.algorithms.items():
-        n = len(metrics.particles.reco["energy"])
-        if metrics.n_exact >= MIN_EXACT and metrics.n_exact > MAX_EXACT * n:
+        title, n = total.titles[name], len(metrics.particles.reco["energy"])
+        # Of 29,000 particles of `general` and Pandora in five validation samples none is exact.
+        if metrics.n_exact >= 20 and metrics.n_exact > 0.01 * n:
             text = f"{metrics.n_exact} of {n} particles have exactly the energy and direction of a true one"
-            warn(f"{total.titles[name]}: {text}: are they the truth?", ImplausibleWarning)
-        if widths[name] < NARROW * widths.get(ORACLE, 0.0) and metrics.particles.n_events >= MIN_EVENTS:
+            yield f"{title}: {text}: are they the truth?"
+        # The smallest ratio to the oracle's width is 0.6, of single neutrons in 30 events or more.
+        if widths[name] < 0.33 * widths.get(ORACLE, 0.0) and metrics.particles.n_events >= MIN_EVENTS:
             text = f"the sums of energies have a resolution of {widths[name]:.2%}, with perfect pattern recognition "
             text += f"{widths[ORACLE]:.2%}: were they scaled to a known energy? Then they are no measurement"
-            warn(f"{total.titles[name]}: {text}", ImplausibleWarning)
+            yield f"{title}: {text}"
         for quantity, text in OFF.items():
-            if (n_off := metrics.n_off[quantity]) > MAX_OFF * n:
-                warn(f"{total.titles[name]}: {n_off} of {n} particles have {text}", ImplausibleWarning)
+            if (n_off := metrics.n_off[quantity]) > 0.1 * n:
+                yield f"{title}: {n_off} of {n} particles have {text}"
         if metrics.n_candidates:
             text = f"{metrics.n_candidates} of {n} particles exist no more probably than candidates do"
-            warn(f"{total.titles[name]}: {text}: were candidates added to the list? Leave them out", ImplausibleWarning)
-        warn_without_tracks(total.titles[name], metrics.tracked["charged"], metrics.tracked["alone"])
+            yield f"{title}: {text}: were candidates added to the list? Leave them out"
+        yield from without_tracks(title, metrics.tracked["charged"], metrics.tracked["alone"])
         energy, true = (metrics.parts["event"].columns[column] for column in ("energy", "true_energy"))
-        far = (true > 0) & (energy > np.maximum(MAX_RESPONSE * true, true + MIN_EXCESS))
+        far = (true > 0) & (energy > np.maximum(3.0 * true, true + 10.0))  # GeV
         if far.any():
-            text = f"{total.titles[name]}: particles of {np.count_nonzero(far)} of {len(far)} events have up to "
+            text = f"{title}: particles of {np.count_nonzero(far)} of {len(far)} events have up to "
             text += f"{energy[far].max():.4g} GeV, and their true visible energy is up to {true[far].max():.4g} GeV"
-            warn(f"{text}: are they in GeV, and of one event?", ImplausibleWarning)
+            yield f"{text}: are they in GeV, and of one event?"
 
 
-def warn_without_tracks(name: str, charged: Floats, alone: Floats) -> None:
-    """Warn of particles that seem to be of other events; parameters as `charged_without_track` gives them."""
-    known = charged >= MIN_CHARGED
+def without_tracks(name: str, charged: Floats, alone: Floats) -> Iterator[str]:
+    """What is said of particles that seem to be of other events; parameters as `charged_without_track` gives them."""
+    known = charged >= 4
     n_others, n_known = (int(np.sum(of)) for of in (known & (2 * alone > charged), known))
-    # If events are in each other's place there are two.
-    if n_others >= min(2, n_known) and n_others > MAX_OTHERS * n_known:
+    # If events are in each other's place there are two. In a few events chance makes it so: many particles decay or
+    # stop in the tracker.
+    if n_others >= min(2, n_known) and n_others > 0.02 * n_known:
         text = f"in {n_others} of {n_known} events most charged particles have no track of their charge, direction"
-        warn(f"{name}: {text} and momentum: are they of other events, changed, or of a poor model?", ImplausibleWarning)
+        yield f"{name}: {text} and momentum: are they of other events, changed, or of a poor model?"
 
 
 def truth_settings(

@@ -497,8 +497,8 @@ def test_the_file_with_an_energy_below_0_is_named(sample, pandora, write):
 def test_mixed_and_swapped_arguments_are_refused(sample, events, pandora, write):
     made = write(pandora, inputs=[sample])
     for error, message, reco, truth, options in (
-        (TypeError, "reconstructions in memory", "reco.root", events, {}),
-        (TypeError, r"found an array; of particles pflow\.Reconstruction\(", pandora.particles, events, {}),
+        (TypeError, "or both in memory: pflow.read_reco", "reco.root", events, {}),
+        (TypeError, r"pflow\.Reconstruction\(.*\) is of an array", pandora.particles, events, {}),
         (TypeError, "files of reconstructions", pandora, sample, {}),
         (TypeError, r"evaluate\(reco, events\)", events, pandora, {}),
         (TypeError, "rule: for files of events; the truth rule .* in `settings`", pandora, events, {"rule": "calo"}),
