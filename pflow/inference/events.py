@@ -44,7 +44,7 @@ from pflow.model.pointing import PointingDecodingConfig, PointingReconstructor
 from pflow.model.pointing.generate import decode_first_stage
 from pflow.model.transformer import CrossAttention, SelfAttention, split_heads
 from pflow.model.translation import TranslationReconstructor
-from pflow.physics.arrays import Floats, Index, Mask
+from pflow.physics.arrays import Index, Mask
 from pflow.physics.detector import Calorimeter, Detector
 from pflow.physics.pdg import name_of
 from pflow.tokens.particles import CHARGES
@@ -296,10 +296,10 @@ def reconstruct(
         error = events.error_of(events.without_truth().violations(clones=True)[0])
         warn(f"hits or tracks cannot be used and are left out; the first: {error}", LeftOutWarning)
     usable = usable_events(cleaned, model.tokeniser.config, max_hits, on_error)
-    reconstruction, momentum, _ = reconstruct_valid(usable, ready, on_error)
+    reconstruction, _ = reconstruct_valid(usable, ready, on_error)
     scales = measure(usable.emptied((reconstruction.flags & Flag.BAD_INPUT) > 0), reconstruction.particles)
     warn_of(compare(scales, model.tokeniser.sample), events.path or "these events")
-    warn_of_tracks(momentum, count_flags(reconstruction.flags), len(events), events.path or "these events")
+    warn_of_tracks(count_flags(reconstruction.flags), len(events), events.path or "these events")
     if "tracks" in left_out and reconstruction.track_links is not None:  # the caller's events have all of them
         index = jagged.local_index(jagged.count(events.tracks))[~left_out["tracks"]]
         links = Links.of(reconstruction.track_links)
@@ -320,12 +320,8 @@ def check_geometry(events: Events, trained_on: Detector) -> None:
         )
 
 
-def reconstruct_valid(events: Events, engine: Engine, on_error: str) -> tuple[Reconstruction, Floats, Index]:
-    """Reconstruct events that are known to be usable.
-
-    And `Reconstruction.track_momentum`, summed over them, GeV [3], of the events that the model can read, and 0 for a
-    model that reads no tracks; and the number of tokens of hits of each event, int64 [event].
-    """
+def reconstruct_valid(events: Events, engine: Engine, on_error: str) -> tuple[Reconstruction, Index]:
+    """Reconstruct events that are known to be usable; and the number of tokens of hits of each, int64 [event]."""
     model, tokeniser = engine.model, engine.model.tokeniser
     encoded, events = without_refused(events, functools.partial(tokeniser.encode, truth=False), on_error)
     collector = engine.collect(encoded)
@@ -348,31 +344,23 @@ def reconstruct_valid(events: Events, engine: Engine, on_error: str) -> tuple[Re
     complete = (flags & (Flag.BAD_INPUT | Flag.MAX_PARTICLES | Flag.NOT_FINITE)) == 0
     # A model that reads no tracks cannot lose them: there is nothing to warn of.
     read = events if tokeniser.config.track_features else dataclasses.replace(events, tracks=None)
-    momentum = reconstruction.track_momentum(read)
-    total, neutral, lost = momentum.T
+    total, neutral, lost = reconstruction.track_momentum(read).T
     flags[complete & (lost > MOST_UNUSED * total)] |= np.uint32(Flag.LOST_TRACKS)
     flags[complete & (neutral > MOST_UNUSED * total)] |= np.uint32(Flag.NEUTRAL_TRACKS)
-    n_tokens = np.diff(encoded.offsets["hits"])
-    return dataclasses.replace(reconstruction, flags=flags), momentum.sum(axis=0), n_tokens
+    return dataclasses.replace(reconstruction, flags=flags), np.diff(encoded.offsets["hits"])
 
 
-def warn_of_tracks(momentum: Floats, flagged: Mapping[str, int], n_events: int, where: str) -> None:
-    """Warn where most of `n_events` have a flag for tracks that are in no particle, or in neutral ones.
-
-    `momentum` as of `Reconstruction.track_momentum`, summed over the events [3], GeV; `flagged` as of `count_flags`.
-    """
-    for flag, place, lost, least in (
-        (Flag.NEUTRAL_TRACKS, "neutral particles", momentum[1], 2),  # one event may hold a K0S or a converted photon
-        (Flag.LOST_TRACKS, "no particle", momentum[2], 1),
+def warn_of_tracks(flagged: Mapping[str, int], n_events: int, where: str) -> None:
+    """Warn where most of `n_events` are `flagged` (`count_flags`) for tracks in no particle, or in neutral ones."""
+    for flag, place, least in (
+        ("NEUTRAL_TRACKS", "neutral particles", 2),  # one event may hold a K0S or a converted photon
+        ("LOST_TRACKS", "no particle", 1),
     ):
-        n_flagged = flagged.get(str(flag.name), 0)
+        n_flagged = flagged.get(flag, 0)
         if n_flagged >= least and 2 * n_flagged > n_events:
-            warn(
-                f"{where}: {lost:.4g} of {momentum[0]:.4g} GeV of tracks are in {place}, in {n_flagged} of {n_events} "
-                f"events more than {MOST_UNUSED:.0%}: these tracks have no hits or occur twice, or the model was not "
-                "trained on such events",
-                ImplausibleWarning,
-            )
+            text = f"more than {MOST_UNUSED:.0%} of the momentum of tracks is in {place} in {n_flagged} of {n_events}"
+            text += " events: these tracks have no hits or occur twice, or the model was not trained on such events"
+            warn(f"{where}: {text}", ImplausibleWarning)
 
 
 def usable_events(events: Events, config: TokenConfig, max_hits: int, on_error: str, *, valid: bool = False) -> Events:

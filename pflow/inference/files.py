@@ -63,7 +63,7 @@ from pflow.io.atomic import check_output, make_folder
 from pflow.io.edm4hep.writer import Edm4hepRecoWriter
 from pflow.io.open import EventFile, matching
 from pflow.io.particles_root import FORMATS, OutputWriter, RecoWriter, count_entries, origin, read_provenance
-from pflow.physics.arrays import Floats, Index
+from pflow.physics.arrays import Index
 from pflow.physics.detector import Detector, digest
 from pflow.physics.geometry import check_described
 
@@ -85,10 +85,9 @@ class Settings:
 
 
 class ChunkResult(NamedTuple):
-    """Particles of a chunk, `reconstruct_valid`'s numbers, the scales of its events, and its warnings."""
+    """Particles of a chunk, each event's number of tokens of hits, the scales of the events, and the warnings."""
 
     reconstruction: Reconstruction
-    track_momentum: Floats
     n_tokens: Index
     scales: Scales
     warnings: tuple[Warning, ...]
@@ -119,10 +118,10 @@ class Worker:
             events, tokeniser = chunk.move.apply(events), self.model.tokeniser
             as_trained = events if tokeniser.config.geometry else with_detector(events, tokeniser.detector)
             usable = usable_events(as_trained, tokeniser.config, settings.max_hits, on_error, valid=True)
-            reconstruction, momentum, n_tokens = reconstruct_valid(usable, self._engine, on_error)
+            reconstruction, n_tokens = reconstruct_valid(usable, self._engine, on_error)
             # Hits of events that could not be used would stand beside no particles.
             scales = measure(events.emptied((reconstruction.flags & Flag.BAD_INPUT) > 0), reconstruction.particles)
-        return ChunkResult(reconstruction, momentum, n_tokens, scales, tuple(warnings))
+        return ChunkResult(reconstruction, n_tokens, scales, tuple(warnings))
 
 
 class Executor(NamedTuple):
@@ -251,8 +250,6 @@ class Summary:
     device: str = ""
     n_events: int = 0
     n_particles: int = 0
-    track_momentum: Floats = dataclasses.field(default_factory=lambda: np.zeros(3))
-    """Sums over tracks: all, in neutral particles, unused (`Reconstruction.track_momentum`) [3], GeV."""
     scales: Scales = dataclasses.field(default_factory=Scales)
     """Of the events of one output, not of their sum."""
     flagged: Counter[str] = dataclasses.field(default_factory=Counter)
@@ -265,11 +262,6 @@ class Summary:
     """Complete outputs of an earlier run with the same input and settings, which were left unchanged."""
     failed: list[InputError | ConfigError] = dataclasses.field(default_factory=list)
     """The error of each output that was left out."""
-
-    def add(self, part: Summary) -> None:
-        """Add the events of an output."""
-        for name in ("n_events", "n_particles", "track_momentum", "flagged"):
-            setattr(self, name, getattr(self, name) + getattr(part, name))
 
 
 # Compared by identity: `itertools.groupby` tells outputs apart with ==.
@@ -392,9 +384,11 @@ def reconstruct_files(
                     writer = RecoWriter(out.path, format=format, **more)
                 part = write(writer, results, show)
                 warn_of(compare(part.scales, model.tokeniser.sample), ", ".join(out.inputs))
-                warn_of_tracks(part.track_momentum, part.flagged, part.n_events, str(out.path))
+                warn_of_tracks(part.flagged, part.n_events, str(out.path))
                 # After the output is complete: one that fails adds no events.
-                summary.add(part)
+                summary.n_events += part.n_events
+                summary.n_particles += part.n_particles
+                summary.flagged += part.flagged
                 summary.written.append(out.path)
             except (InputError, ConfigError) as error:
                 out.error = error
@@ -514,7 +508,6 @@ def write(output: OutputWriter, results: Iterable[Result[Any]], on_progress: Cal
             writer.extend(reconstruction)
             total.n_events += len(reconstruction)
             total.n_particles += int(ak.count(reconstruction.particles.pdg))
-            total.track_momentum = total.track_momentum + result.track_momentum
             total.flagged.update(count_flags(reconstruction.flags))
             total.scales += result.scales
             on_progress(total.n_events)

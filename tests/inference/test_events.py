@@ -329,12 +329,11 @@ def test_tracks_without_their_hits_are_counted_as_lost(cld_rec, spoil):
     three = cld_rec[:3].without_truth()
     bare = dataclasses.replace(three, hits=three.hits[:, :0])
     bare = spoil(bare, 2, "tracks.calo_position.x", np.nan, of_all=True)
-    with pytest.warns(ImplausibleWarning, match=r" GeV of tracks are in no particle, in 2 of 3 events more") as said:
+    with pytest.warns(ImplausibleWarning, match=r"more than 10% of the momentum .* in no particle in 2 of 3"):
         got = reconstruct(bare, "general", on_error="skip")
     assert got.flags.tolist() == [Flag.LOST_TRACKS, Flag.LOST_TRACKS, Flag.BAD_INPUT]
     total, _, lost = got.track_momentum(bare)[:2].sum(axis=0)
     assert lost > 0.5 * total
-    assert any(f": {lost:.4g} of {total:.4g} GeV of tracks are in no" in str(warning.message) for warning in said)
     assert reconstruct(three[:2], "general").flags.tolist() == [Flag.NONE] * 2
 
 
@@ -342,7 +341,7 @@ def test_tracks_without_their_hits_are_counted_as_lost(cld_rec, spoil):
 def test_tracks_in_neutral_particles_of_one_event_are_not_warned_of(n_events, n_flagged, said):
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        warn_of_tracks(np.array([60.0, 30.0, 0.0]), {"NEUTRAL_TRACKS": n_flagged}, n_events, "here")
+        warn_of_tracks({"NEUTRAL_TRACKS": n_flagged}, n_events, "here")
     assert len(caught) == said
 
 
@@ -397,7 +396,7 @@ def test_particles_depend_on_no_batch_order_and_threads(name, file, n, sample_di
     check_same(*by_threads)
 
 
-@pytest.mark.filterwarnings("ignore:.*GeV of tracks are in no particle.* these tracks have no hits")
+@pytest.mark.filterwarnings("ignore:.*momentum of tracks is in no particle.* these tracks have no hits")
 @pytest.mark.parametrize(("hits", "tracks"), [(0, 0), (1, 0), (0, 1), (None, 0), (0, None)])
 def test_events_with_few_hits_or_tracks(hits, tracks, general, three):
     cut = dataclasses.replace(three, hits=three.hits[:, :hits], tracks=three.tracks[:, :tracks])

@@ -66,13 +66,6 @@ def test_each_file_of_a_detector_that_general_does_not_suit_is_refused_unless_it
         reconstruct_files([tmp_path / "stronger.root"], checkpoint="", **options)
 
 
-def test_outputs_add_up():
-    total = Summary()
-    for _ in range(2):
-        total.add(Summary(n_events=2, track_momentum=np.array([3.0, 1.0, 0.5]), flagged=Counter(BAD_INPUT=1)))
-    assert (total.n_events, total.track_momentum.tolist(), total.flagged["BAD_INPUT"]) == (4, [6.0, 2.0, 1.0], 2)
-
-
 def test_the_last_line_names_what_each_flag_is_for():
     flagged = {"BAD_INPUT": 1, "UNUSABLE_HITS": 2, "UNUSABLE_TRACKS": 3, "NOT_FINITE": 4, "MAX_PARTICLES": 5}
     line = _report(Summary(n_events=20, flagged=Counter(flagged)), "reco.root")
@@ -97,7 +90,7 @@ def test_an_output_has_the_particles_of_memory_provenance_and_its_inputs_entries
     assert provenance["configuration"] == {"seed": 7}
 
 
-@pytest.mark.filterwarnings("ignore:.* GeV of tracks are in no particle")  # random weights
+@pytest.mark.filterwarnings("ignore:.* momentum of tracks is in no particle")  # random weights
 def test_tracks_from_monte_carlo_particles_are_marked_in_the_output(model, cld_sim_path, tmp_path):
     write([cld_sim_path], model, tmp_path / "out.root", detector="cld", truth_tracks=True)
     assert read_provenance(tmp_path / "out.root")["inputs"][0]["truth_tracks"] is True
@@ -381,7 +374,7 @@ def test_the_output_has_one_place_and_inputs_different_names(inputs, run, model,
         run([inputs[0], tmp_path / "run0.root"])
 
 
-@pytest.mark.filterwarnings("ignore:.* GeV of tracks are in no particle")  # random weights
+@pytest.mark.filterwarnings("ignore:.* momentum of tracks is in no particle")  # random weights
 def test_an_edm4hep_file_has_its_inputs_collections_and_links_and_is_kept(cld_rntuple_path, run, tmp_path):
     options = {"detector": "cld", "format": "edm4hep", "mc_links": True}
     (path,) = run([cld_rntuple_path], **options).written
