@@ -652,6 +652,22 @@ def provenance(
     }
 
 
+def essence(made: Mapping[str, Any]) -> dict[str, Any]:
+    """What determines the particles of an output with a `provenance`, by name."""
+    inputs = {f"input's {key}": [entry.get(key) for entry in made.get("inputs", ())] for key in INPUT_KEYS}
+    return {"pflow": made.get("pflow_version")} | inputs | origin(made)
+
+
+def check_same(path: Path, ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> None:
+    """A ConfigError names what an existing output was made from (`theirs`) and would not be made from now."""
+    names = [name for name in ours if ours[name] != theirs.get(name)]
+    if names:
+        text = ", ".join(f"{name} {theirs.get(name)} there and {ours[name]} here" for name in names)
+        raise ConfigError(
+            f"{path} was made with other settings: {text}; choose another folder, or replace it with --force"
+        )
+
+
 def is_finished(output: Path, provenance: Mapping[str, Any], n_entries: int) -> bool:
     """Whether an existing output is complete, with `n_entries`; warns of those that were skipped in it.
 
@@ -663,23 +679,12 @@ def is_finished(output: Path, provenance: Mapping[str, Any], n_entries: int) -> 
         earlier = read_provenance(output)
     except InputError:
         return False
-
-    def essence(made: Mapping[str, Any]) -> dict[str, Any]:
-        """Everything that determines the particles of an output, by name."""
-        inputs = {f"input's {key}": [entry.get(key) for entry in made.get("inputs", ())] for key in INPUT_KEYS}
-        return {"pflow": made.get("pflow_version")} | inputs | origin(made)
-
-    ours, theirs = essence(provenance), essence(earlier)
-    differing = [
-        f"{name} {theirs.get(name)} there and {ours[name]} here" for name in ours if ours[name] != theirs.get(name)
-    ]
     empty = sum(earlier.get("flagged", {}).get(name, 0) for name in ("BAD_INPUT", "NOT_FINITE"))
+    ours, theirs = essence(provenance), essence(earlier)
     # `on_error` changes no particle, but with ``raise`` an output with skipped entries would not exist.
     if provenance["options"]["on_error"] == "raise" and empty:
-        differing.append("on_error (entries were skipped)")
-    if differing:
-        text = f"{', '.join(differing)}; choose another folder, or replace the file with --force"
-        raise ConfigError(f"{output} was made with other settings: {text}")
+        ours, theirs = ours | {"on_error": "raise"}, theirs | {"on_error": "skip"}
+    check_same(output, ours, theirs)
     if empty:
         text = f"{empty} of {n_entries} entries cannot be used and were left empty"
         warn(f"{text} in {output}, which was there before", BadEntriesWarning)

@@ -16,7 +16,6 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from pflow.checkpoint import TrainedModel, load_model
-from pflow.config import VERSION
 from pflow.data.dataset import Chunk, FileOptions
 from pflow.errors import ConfigError, InputError, warn
 from pflow.event import jagged
@@ -28,11 +27,12 @@ from pflow.event.scales import Scales, measure
 from pflow.event.truth import Targets
 from pflow.inference.events import MAX_HITS, batch_limits, pick_device
 from pflow.inference.files import (
-    INPUT_KEYS,
     Settings,
     Worker,
+    check_same,
     describe_input,
     entries_of_a_chunk,
+    essence,
     executor_for,
     open_as_model,
     provenance,
@@ -67,7 +67,7 @@ LOOKED_AT = 20
 """Events of each file in which moves are checked."""
 _same = functools.partial(np.allclose, rtol=0.005, atol=0)  # two descriptions' measures, which drafts have measured
 CSV, REPORT, DOCUMENT = "scan.csv", "report.html", "scan.json"
-SCHEMA = "pflow-scan-point-5"
+SCHEMA = "pflow-scan-point-6"
 
 
 def scan(
@@ -540,19 +540,13 @@ def _made_from(
     sample: Sample, nominal: Sample, worker: Worker, rules: EvaluationSettings, move: Move, *, oracle: bool
 ) -> dict[str, Any]:
     """Inputs, model, settings and move that determine the numbers of a point, as plain data."""
-    made = {
-        "pflow": VERSION,
-        "model": worker.model.digest[:12],
+    made = essence(provenance(sample.inputs, worker.model, worker.settings, detector=sample.detector.name)) | {
         "calibration": digest(worker.model.calibration),  # the weights stay as they are
-        "decoding": dataclasses.asdict(worker.model.reconstructor.decoding),
-        "inputs": [{key: entry[key] for key in INPUT_KEYS} for entry in sample.inputs],
         "entries": [sample.n_events, nominal.n_events],
         "nominal sample": [entry["uuid"] for entry in nominal.inputs],
         "move": {name: str(value) for name, value in vars(move).items()},
         "truth": {**rules.chosen_by, "matching": rules.matching.definition},
         "oracle": oracle,
-        "largest number of hits": worker.settings.max_hits,
-        "merged cells": worker.settings.merge_mm,
         "resamples": [N_RESAMPLES, SEED],
     }
     # As it is read back from a file: tuples become lists, and would count as changed.
@@ -566,31 +560,21 @@ def _finished(task: Task, *, force: bool) -> PointResult | None:
         return None
     try:
         content = json.loads(task.path.read_text("utf-8"))
-        # With another layout everything counts as changed.
-        made, numbers = (content["made_from"], content["numbers"]) if content["schema"] == SCHEMA else ({}, {})
+        schema, made, numbers = (content[name] for name in ("schema", "made_from", "numbers"))
     except (OSError, ValueError, KeyError, TypeError):
-        if force:
-            return None
-        raise ConfigError(f"{task.path} is damaged: delete it, or replace it with --force") from None
-    differing = [name for name, value in task.made_from.items() if made.get(name) != value]
-    if not differing:
-        result = PointResult.of_plain(task.point, numbers, task.limits)
-        if result.n_bad and task.worker.settings.reading.on_error == "raise":
-            return None  # measured again for the error of the first bad entry
-        if result.n_bad:
-            text = f"{result.n_bad} of {task.sample.n_events} entries could not be used and were left out"
-            warn(f"{task.path}: {text}", BadEntriesWarning)
-        return result
-    if not force:
-        # A description that was edited is an input like another file.
-        pairs = zip(made.get("inputs", ()), task.made_from["inputs"], strict=False)
-        parts = dict.fromkeys(key for old, new in pairs for key in new if old.get(key) != new[key])
-        texts = [f"{name} ({', '.join(parts)})" if name == "inputs" and parts else name for name in differing]
-        raise ConfigError(
-            f"{task.path} was made with other settings: {', '.join(texts)}; choose another folder, or replace it with "
-            "--force"
-        )
-    return None
+        schema = made = numbers = None
+    if force and (schema, made) != (SCHEMA, task.made_from):
+        return None
+    if schema != SCHEMA:
+        raise ConfigError(f"{task.path} is damaged, or of another layout: delete it, or replace it with --force")
+    check_same(task.path, task.made_from, made)
+    result = PointResult.of_plain(task.point, numbers, task.limits)
+    if result.n_bad and task.worker.settings.reading.on_error == "raise":
+        return None  # measured again for the error of the first bad entry
+    if result.n_bad:
+        text = f"{result.n_bad} of {task.sample.n_events} entries could not be used and were left out"
+        warn(f"{task.path}: {text}", BadEntriesWarning)
+    return result
 
 
 def _save(task: Task, result: PointResult) -> None:

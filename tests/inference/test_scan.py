@@ -202,14 +202,16 @@ def test_finished_points_are_kept_and_those_made_otherwise_refused(sample, model
     edited = {"detector": dataclasses.replace(load_detector("ild_g4"), description="edited")}
     calibrated = {"checkpoint": dataclasses.replace(model, calibration=Calibration())}
     for other, setting in (
-        ({"entries": N - 1}, "entries; .*--force"),
-        (edited, r"inputs \(description\)"),
+        ({"entries": N - 1}, r"entries \[5, 5\] there and \[4, 4\] here; .*--force"),
+        (edited, "input's description"),
         (calibrated, "calibration"),
     ):
         with pytest.raises(ConfigError, match=rf"nominal\.json was made with other settings: {setting}"):
             scan(sample, vary=steps, **noted | other)
     (out / "points" / "cells_2.json").write_text('{"schema"')
-    with pytest.raises(ConfigError, match=r"cells_2\.json is damaged: delete it, or replace it with --force"):
+    with pytest.raises(
+        ConfigError, match=r"cells_2\.json is damaged, or of another layout: delete it, or replace it with --force"
+    ):
         scan(sample, vary=steps, **noted)
     (out / "report.html").write_text('<title>pflow scan</title><figure id="of_another_sample">')
     (out / "of_another_sample.png").write_bytes(b"")
@@ -315,7 +317,7 @@ def test_a_tuned_model_is_a_point_of_its_own_particles(sample, model, options, s
     # Another tuned model changes this point alone.
     for path in (tmp_path / "scan").glob("*.*"):
         path.unlink()
-    with pytest.raises(ConfigError, match=r"tuned_model\.json was made with other settings: model"):
+    with pytest.raises(ConfigError, match=r"tuned_model\.json was made with other settings: checkpoint"):
         scan(sample, tuned=save_model(model, tmp_path / "other.ckpt"), **steps, **options)
 
 
