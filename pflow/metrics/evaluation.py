@@ -35,7 +35,7 @@ from pflow.event.jagged import Links
 from pflow.event.scales import SampleScales, charged_without_track, count_copies, first_hits
 from pflow.event.truth import RULES, Targets
 from pflow.io.open import FilePath, Files, ReadOptions, matching
-from pflow.io.particles_root import count_entries, differing_origins, iterate_reco, read_provenance, truth_options
+from pflow.io.particles_root import count_entries, differing_origins, read_provenance, read_reco, truth_options
 from pflow.io.root import file_uuid
 from pflow.metrics import jets
 from pflow.metrics.event import (
@@ -465,7 +465,7 @@ def _evaluate_files(
         shown = {name: ", ".join(paths) for name, paths in part_files.items()}
         try:
             truth_chunks = reading.iterate(truth[part], chunk_size)
-            chunks = _chunks(total, part_files, truth_chunks, collection, chunk_size)
+            chunks = _chunks(total, part_files, truth_chunks, collection)
             for number, (events, recos) in enumerate(chunks):
                 if not number:  # each further chunk would repeat the warning
                     for name, paths in part_files.items():
@@ -483,36 +483,31 @@ def _evaluate_files(
 
 
 def _chunks(
-    total: Evaluation, files: Mapping[str, Sequence[str]], events: Iterable[Events], collection: str, chunk_size: int
+    total: Evaluation, files: Mapping[str, Sequence[str]], events: Iterable[Events], collection: str
 ) -> Iterator[tuple[Events, dict[str, Reconstruction]]]:
-    """Each chunk of events with its reconstructions from files, which are read in chunks of any length.
+    """Each chunk of events with its entries of the reconstructions, which may be spread over other numbers of files.
 
     InputError names the first entry that only the truth or only a reconstruction has.
     """
-    entry = 0
-    rest: dict[str, Reconstruction] = {}  # read and not yet taken
     links: Any = "required" if isinstance(total.settings.matching, HitMatching) else "left out"
-    read = functools.partial(iterate_reco, name=collection, chunk_size=chunk_size, links=links)
-    chunks = {name: itertools.chain.from_iterable(map(read, paths)) for name, paths in files.items()}
-
-    def take(name: str, n: int) -> int:
-        """Read until `n` entries are there, if there are so many; their number."""
-        while len(rest.get(name, ())) < n and (chunk := next(chunks[name], None)) is not None:
-            rest[name] = concatenate_reconstructions([rest[name], chunk]) if name in rest else chunk
-        return len(rest.get(name, ()))
-
-    # A first chunk without events would look for particles in `rest` before any are read.
+    bounds = {name: [0, *itertools.accumulate(map(count_entries, paths))] for name, paths in files.items()}
+    read, start = functools.partial(read_reco, name=collection, links=links), 0
     for chunk in filter(len, events):
-        n = len(chunk)
+        stop, recos = start + len(chunk), {}
         for name, paths in files.items():
-            if (there := take(name, n)) < n:
-                text = "ends here, but the truth has more events"
-                raise InputError(text, file=", ".join(paths), entry=entry + there)
-        yield chunk, {name: rest[name][:n] for name in files}
-        rest, entry = {name: reco[n:] for name, reco in rest.items()}, entry + n
+            if (end := bounds[name][-1]) < stop:
+                raise InputError("ends here, but the truth has more events", file=", ".join(paths), entry=end)
+            parts = [
+                read(path, entry_start=max(start - first, 0), entry_stop=min(stop, last) - first)
+                for path, (first, last) in zip(paths, itertools.pairwise(bounds[name]), strict=True)
+                if first < stop and start < last
+            ]
+            recos[name] = concatenate_reconstructions(parts)
+        yield chunk, recos
+        start = stop
     for name, paths in files.items():
-        if take(name, 1):
-            raise InputError("has more events, but the truth ends here", file=", ".join(paths), entry=entry)
+        if bounds[name][-1] > start:
+            raise InputError("has more events, but the truth ends here", file=", ".join(paths), entry=start)
 
 
 def _finished(total: Evaluation, file: str) -> EvaluationResult:
