@@ -79,7 +79,6 @@ from pflow.io.root import (
     open_tree,
     read_branch,
     read_notes,
-    read_ranges,
     write_note,
 )
 from pflow.physics.detector import digest
@@ -345,20 +344,6 @@ def read_reco(
         if 0 < tree.num_entries <= entry_start:
             warn(f"no events are read: entry_start is {entry_start}, and there are {tree.num_entries} entries")
         return read(min(entry_start, stop), stop)
-
-
-def iterate_reco(
-    path: str | Path, *, name: str = "PFlow", chunk_size: int = 1000, links: Links = "if there"
-) -> Iterator[Reconstruction]:
-    """Read a reconstruction in chunks of at most `chunk_size` entries; parameters and errors as of `read_reco`."""
-    if chunk_size < 1:
-        raise ValueError(f"chunk_size must be at least 1, found {chunk_size}")
-    with _opened(path, name, links) as (tree, read):
-        for start, stop in read_ranges(tree, chunk_size):
-            chunk = read(start, stop)
-            # Ranges that keep baskets whole may be larger than a chunk.
-            for first in range(0, stop - start, chunk_size):
-                yield chunk[first : first + chunk_size]
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from pflow.errors import ConfigError, InputError
 from pflow.event.events import Flag, Reconstruction
 from pflow.event.schema import make_links, make_particles
 from pflow.io.edm4hep.podio import PARTICLE_MEMBERS as MEMBERS
-from pflow.io.particles_root import BASKET, FORMATS, RecoWriter, iterate_reco, read_provenance, read_reco
+from pflow.io.particles_root import BASKET, FORMATS, RecoWriter, read_provenance, read_reco
 
 PROVENANCE = {"inputs": [{"path": "in.root", "uuid": "ab-12"}], "version": "0.1.0", "note": "überall"}
 
@@ -125,7 +125,7 @@ class TestBothFormats:
         written = complete([[22, 11], []])
         assert same_reco(read_reco(write(written), links="left out"), dataclasses.replace(written, hit_links=None))
         with pytest.raises(InputError, match=r"'PFlow': holds no links .* which hits the particles are made of"):
-            next(iterate_reco(write(made([[22]])), links="required"))
+            read_reco(write(made([[22]])), links="required")
         with pytest.raises(ConfigError, match="no links 'none': expected one of if there, required, left out"):
             read_reco(write(written), links="none")
 
@@ -174,9 +174,6 @@ class TestBothFormats:
                 read_reco(path, **wrong)
         with pytest.warns(UserWarning, match="no events are read: entry_start is 5, and there are 5 entries"):
             assert len(read_reco(path, entry_start=5)) == 0
-        chunks = list(iterate_reco(path, chunk_size=2))
-        assert [len(chunk) for chunk in chunks] == [2, 2, 1]
-        assert all(same_reco(chunk, written[2 * i : 2 * i + 2]) for i, chunk in enumerate(chunks))
 
     @pytest.mark.parametrize(
         "change",

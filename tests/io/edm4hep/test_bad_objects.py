@@ -9,7 +9,7 @@ from pflow.errors import InputError
 from pflow.event.events import BadEntriesWarning, Events, Flag, LeftOutWarning, Reconstruction
 from pflow.event.truth import select_targets
 from pflow.io.open import open_events, read_events
-from pflow.io.particles_root import RecoWriter, iterate_reco, read_provenance, read_reco
+from pflow.io.particles_root import RecoWriter, read_provenance, read_reco
 from pflow.io.root import open_tree
 
 
@@ -161,7 +161,7 @@ def test_a_damaged_rntuple_is_an_input_error_or_reads(reco, tmp_path, part):
         for place in begin + generator.integers(size, size=int(generator.integers(1, 4))):
             damaged[place] = int(generator.integers(256))
         path.write_bytes(damaged)
-        for read in (read_reco, read_provenance, lambda where: list(iterate_reco(where)), read_events):
+        for read in (read_reco, read_provenance, read_events):
             try:
                 read(path)
             except InputError:
