@@ -430,18 +430,17 @@ def terminal_table(
     title: str,
     caption: str,
     short: bool = False,
-    wrapped: bool = True,
 ) -> Table:
     """A table of texts with the first column, and one of limits, to the left, for a terminal.
 
-    `short`: narrow, with errors as in 0.936(18), while texts of the first column are broken if they may be `wrapped`.
+    `short`: narrow, with errors as in 0.936(18), while texts of the first column are broken.
     """
     style: dict[str, Any] = {"box": SIMPLE_HEAD, "pad_edge": False, "padding": (0, 1, 0, 0)} if short else {}
     caption = f"0.936(18) is 0.936 ±0.018, 1.00(-31) has a lower error of 0.31. {caption}" if short else caption
     # As Text, because rich takes brackets in plain strings for markup.
     texts = Text(title, "table.title"), Text(caption, "table.caption")
     made = Table(title=texts[0], title_justify="left", caption=texts[1], caption_justify="left", **style)
-    made.add_column(heads[0], no_wrap=not (short and wrapped))
+    made.add_column(heads[0], no_wrap=not short)
     for head in heads[1:]:
         made.add_column(Text(head), justify="left" if head == "limits" else "right")
     for section in sections:

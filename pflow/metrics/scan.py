@@ -582,25 +582,21 @@ class ScanResult:
     def tables(self, width: int = 200) -> list[Table]:
         """The table for a terminal of `width` characters.
 
-        A narrow terminal gets it without hits, tokens and limits, with 1.014(12) for 1.014 ±0.012, with a row for the
-        name of each algorithm, and with further tables of the quantities that do not fit.
+        A narrow terminal gets it without hits, tokens and limits, with 1.014(12) for 1.014 ±0.012, and with further
+        tables of the quantities that do not fit.
         """
         title = f"{self.events}; first row: values, others: ratios to it (confusion: differences)"
-        style: dict[str, Any] = {"title": title, "caption": "~: within the null test or its error", "wrapped": False}
-        (first, *heads), sections = self.cells()
-        made = terminal_table([first, *heads], sections, **style)
+        style: dict[str, Any] = {"title": title, "caption": "~: within the null test or its error"}
+        heads, sections = self.cells()
+        made = terminal_table(heads, sections, **style)
         if Console(width=10 * width).measure(made).maximum <= width:
             return [made]
-        heads = heads[2:-1]
-        for title, rows in zip(self.algorithms.values(), sections, strict=True):
-            rows[:] = [[f"  {row[0].removeprefix(title).lstrip(', ')}", *row[3:-1]] for row in rows]
-            rows.insert(0, [title, *[""] * len(heads)])
-        name_width = 2 + max(len(row[0]) for rows in sections for row in rows)
-        n = max(1, (width - name_width) // 13)  # characters of a number
+        n = max(1, (width - 30) // 13)  # characters of names, which are wrapped, and of a number
         tables = []
-        for start in range(0, len(heads), n):
-            part = [[[row[0], *row[1:][start : start + n]] for row in rows] for rows in sections]
-            tables.append(terminal_table([first, *heads[start : start + n]], part, **style, short=True))
+        for start in range(3, len(heads) - 1, n):
+            shown = slice(start, min(start + n, len(heads) - 1))
+            part = [[[row[0], *row[shown]] for row in rows] for rows in sections]
+            tables.append(terminal_table([heads[0], *heads[shown]], part, **style, short=True))
         return tables
 
     def rows(self) -> Iterator[dict[str, Any]]:
