@@ -298,7 +298,7 @@ def display(args: argparse.Namespace) -> int:
     from pflow.event.events import ImplausibleWarning
     from pflow.event.scales import charged_without_track
     from pflow.io.particles_root import count_entries, read_reco
-    from pflow.metrics.evaluation import NEAR_TRACK, check_input, without_tracks
+    from pflow.metrics.evaluation import NEAR_TRACK, check_order, without_tracks
     from pflow.plots import rendered
     from pflow.plots.display import event_page, make_scene, plot_event
 
@@ -322,7 +322,7 @@ def display(args: argparse.Namespace) -> int:
             text = f"there is no such entry; the file has {n_entries}, counted from 0"
             raise InputError(text, file=args.reco, entry=entry)
         reconstruction = read_reco(args.reco, name=args.collection, entry_start=entry, entry_stop=entry + 1)
-        check_input(args.reco, args.input)
+        check_order([args.reco], [args.input])
         if event.tracks is not None:
             near = charged_without_track(event, reconstruction.particles, near=NEAR_TRACK)
             for text in without_tracks(reconstruction.name, *near):

@@ -658,24 +658,6 @@ def _input_uuids(path: FilePath) -> list[Any]:
     return [entry.get("uuid") for entry in _inputs(path) or ()]
 
 
-def check_input(reco: str, events: str) -> None:
-    """Refuse a reconstruction whose provenance names other input files than the one with the events."""
-    inputs, uuid = _inputs(reco), file_uuid(events)
-    uuids = {entry.get("uuid") for entry in inputs or ()}
-    # The events may be an output of pflow themselves, with the truth of the file that `reco` was made from.
-    if inputs and uuid and all(uuids) and uuids.isdisjoint({uuid, *_input_uuids(events)}):
-        for entry in inputs:
-            _check_written_once(reco, entry, events)
-        paths = ", ".join(str(entry.get("path")) for entry in inputs)
-        raise InputError(f"was made from {paths} and not from {events}", file=reco)
-
-
-def _check_written_once(reco: str, entry: Mapping[str, Any], events: str) -> None:
-    """Refuse events that were written to the path of a reconstruction's input `entry` after it was read."""
-    if os.path.realpath(str(entry.get("path"))) == os.path.realpath(events):
-        raise InputError(f"was made from an earlier {events}, written again since: reconstruct it again", file=reco)
-
-
 def check_order(reco: Sequence[str], truth: Sequence[str]) -> None:
     """Refuse reconstructions of other files than `truth`, or in another order; event numbers would not show it."""
     made_from: list[tuple[str, Mapping[str, Any]]] = []
@@ -692,10 +674,10 @@ def check_order(reco: Sequence[str], truth: Sequence[str]) -> None:
     if len(made_from) != len(truth):  # one of them was merged
         return
     for (path, entry), expected in zip(made_from, truth, strict=True):
-        known, uuid = file_uuid(expected), entry.get("uuid")
+        known, uuid, source = file_uuid(expected), entry.get("uuid"), str(entry.get("path"))
         # An output of pflow may hold the truth of its input, and so the truth of other outputs from that input.
         if known and uuid and uuid != known and uuid not in _input_uuids(expected):
-            _check_written_once(path, entry, expected)
-            text = f"was made from {entry.get('path')}, and the truth has {expected} at this place"
-            remedy = "both in the same order" if len(truth) > 1 else "the file that it was made from"
-            raise InputError(f"{text}: give {remedy}", file=path)
+            text = f"was made from {source} and not from {expected}: give what it was made from, in the same order"
+            if os.path.realpath(source) == os.path.realpath(expected):
+                text = f"was made from an earlier {expected}, written again since: reconstruct it again"
+            raise InputError(text, file=path)
