@@ -13,25 +13,10 @@ import numpy.typing as npt
 
 from pflow.event.events import Events
 from pflow.event.truth import Ancestry, Targets
+from pflow.metrics import stats
 from pflow.metrics.jets import find_jets
 from pflow.metrics.match import RESPONSE_EDGES, Matches, ParticleTable, frequencies, masses, response_numbers
-from pflow.metrics.stats import (
-    Axis,
-    Bootstrap,
-    Distribution,
-    Floats,
-    Ints,
-    Metrics,
-    Tree,
-    fractions,
-    in_bins,
-    mean,
-    mean90,
-    median,
-    resolution_68,
-    rms90,
-    rms90_over_mean90,
-)
+from pflow.metrics.stats import Axis, Bootstrap, Distribution, Floats, Ints, Metrics, Tree
 from pflow.physics.kinematics import angle_between, unit_vector
 from pflow.physics.pdg import CLASSES, class_index
 
@@ -82,7 +67,7 @@ class CountMetrics(Metrics):
                 "edges": OPENING_ANGLE.edges.tolist(),
                 "unit": OPENING_ANGLE.unit,
                 "n_events": pairs.tolist(),
-                "efficiency": fractions(right_pairs, pairs),
+                "efficiency": stats.fractions(right_pairs, pairs),
             },
         }
 
@@ -136,16 +121,16 @@ class PhotonPairMetrics(Metrics):
                 for name in ("opening", "mass", "angle_1", "angle_2")
             }
             return {
-                "opening_response": values["opening"].number(median),
-                **{f"mass_{key}": n for key, n in values["mass"].numbers(response=median, width=resolution_68).items()},
-                **{f"{name}_mean_deg": values[name].number(mean) for name in ("angle_1", "angle_2")},
+                "opening_response": values["opening"].number(stats.median),
+                **values["mass"].numbers(mass_response=stats.median, mass_width=stats.resolution_68),
+                **{f"{name}_mean_deg": values[name].number(stats.mean) for name in ("angle_1", "angle_2")},
             }
 
         return {
             "n_pairs": self.n_pairs,
             "n_found": len(event),
             **numbers(np.arange(len(event))),
-            "binned": in_bins(OPENING_ANGLE, bins, numbers, count="n_found"),
+            "binned": stats.in_bins(OPENING_ANGLE, bins, numbers, count="n_found"),
         }
 
 
@@ -169,7 +154,7 @@ class EventMetrics(Metrics):
             result[f"visible_{name}"] = {
                 "n_events": len(response),
                 **response_numbers(response),
-                **response.numbers(rms90=rms90, mean90=mean90, rms90_over_mean90=rms90_over_mean90),
+                **response.numbers(rms90=stats.rms90, mean90=stats.mean90, rms90_over_mean90=stats.rms90_over_mean90),
                 "histogram": response.histogram(RESPONSE_EDGES),
             }
         return result
@@ -343,7 +328,7 @@ class BosonMetrics(Metrics):
                 response = Distribution(mass / self.columns["true_mass"][rows], event, bootstrap)
                 result[name] = {
                     "n_bosons": len(rows),
-                    "median_gev": Distribution(mass, event, bootstrap).number(median),
+                    "median_gev": Distribution(mass, event, bootstrap).number(stats.median),
                     **response_numbers(response),
                     "histogram": response.histogram(RESPONSE_EDGES),
                 }

@@ -23,6 +23,7 @@ from pflow.errors import ConfigError, check_type, missing_package, warn
 from pflow.event import jagged
 from pflow.event.events import Events, ImplausibleWarning
 from pflow.event.truth import Ancestry
+from pflow.metrics import stats
 from pflow.metrics.match import (
     ANGLE_EDGES_DEG,
     RESPONSE_EDGES,
@@ -33,25 +34,7 @@ from pflow.metrics.match import (
     find_faults,
     match,
 )
-from pflow.metrics.stats import (
-    Axis,
-    Bootstrap,
-    Columns,
-    Distribution,
-    Floats,
-    Metrics,
-    Number,
-    Tree,
-    in_bins,
-    in_quadrature,
-    iqr_over_median,
-    jet_energy_resolution,
-    mean90,
-    median,
-    quantile_68,
-    rms90,
-    rms90_over_mean90,
-)
+from pflow.metrics.stats import Axis, Bootstrap, Columns, Distribution, Floats, Metrics, Number, Tree
 from pflow.physics.pdg import CLASSES
 
 ALGORITHMS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -215,12 +198,12 @@ class JetMetrics(Metrics):
                 "n_true": len(event),
                 "efficiency": bootstrap.fraction(passed, total),
                 **values["response"].numbers(
-                    response_median=median,
-                    iqr_over_median=iqr_over_median,
-                    rms90_over_mean90=rms90_over_mean90,
+                    response_median=stats.median,
+                    iqr_over_median=stats.iqr_over_median,
+                    rms90_over_mean90=stats.rms90_over_mean90,
                 ),
-                **values["angle"].numbers(median_deg=median, q68_deg=quantile_68),
-                **{f"{axis}_rms90_mrad": values[axis].number(rms90) for axis in ("theta", "phi")},
+                **values["angle"].numbers(median_deg=stats.median, q68_deg=stats.quantile_68),
+                **{f"{axis}_rms90_mrad": values[axis].number(stats.rms90) for axis in ("theta", "phi")},
                 "histogram": values["response"].histogram(RESPONSE_EDGES),
                 "angle_histogram_deg": values["angle"].histogram(ANGLE_EDGES_DEG),
             }
@@ -344,7 +327,7 @@ class JetEnergyMetrics(Metrics):
 
         def of_events(rows: npt.NDArray[Any]) -> dict[str, Number]:
             relative = Distribution(energy[rows] / sqrt_s[rows], rows, bootstrap)
-            return relative.numbers(resolution=jet_energy_resolution, scale=mean90)
+            return relative.numbers(resolution=stats.jet_energy_resolution, scale=stats.mean90)
 
         result: Tree = {}
         for group in groups:
@@ -361,7 +344,7 @@ class JetEnergyMetrics(Metrics):
                 "sqrt_s_gev": nominal,
                 "n_events": len(rows),
                 **{f"{key}{part}": number for part, of in parts.items() for key, number in of_events(of).items()},
-                "binned": in_bins(ABS_COS_THETA, bins, of_events, count="n_events"),
+                "binned": stats.in_bins(ABS_COS_THETA, bins, of_events, count="n_events"),
             }
         return result
 
@@ -417,14 +400,15 @@ class ConfusionBudget(Metrics):
         steps = ["measured", *KINDS, *(f"measurement_{kind}" for kind in KINDS if has_oracle)]
 
         def resolution(energy: Floats) -> Number:
-            return Distribution(energy[rows] / visible[rows], rows, bootstrap).number(rms90_over_mean90)
+            return Distribution(energy[rows] / visible[rows], rows, bootstrap).number(stats.rms90_over_mean90)
 
         energies = [sources[0]]
         for source, k in itertools.product(sources[1:], range(len(KINDS))):
             energies.append(np.concatenate([source[:, : k + 1], energies[-1][:, k + 1 :]], axis=1))
         resolutions = [resolution(energy.sum(axis=1)) for energy in energies]
         gains = {
-            step: in_quadrature(a, b) for step, a, b in zip(steps[1:], resolutions[:-1], resolutions[1:], strict=True)
+            step: stats.in_quadrature(a, b)
+            for step, a, b in zip(steps[1:], resolutions[:-1], resolutions[1:], strict=True)
         }
         result: Tree = {
             "replaced_by": "the oracle's, then true particles" if has_oracle else "true particles",
@@ -433,5 +417,5 @@ class ConfusionBudget(Metrics):
         }
         if has_oracle:
             measured, perfect = (result["resolution"][step] for step in ("measured", "charged"))
-            result |= {"confusion": in_quadrature(measured, perfect), "measurement": perfect}
+            result |= {"confusion": stats.in_quadrature(measured, perfect), "measurement": perfect}
         return result

@@ -20,27 +20,8 @@ from pflow.event import jagged
 from pflow.event.events import Reconstruction
 from pflow.event.jagged import Links, sum_by_pair, with_same_source
 from pflow.event.truth import Targets
-from pflow.metrics.stats import (
-    LEVEL,
-    Axis,
-    Bootstrap,
-    Columns,
-    Distribution,
-    Floats,
-    Ints,
-    Metrics,
-    Number,
-    Series,
-    Tree,
-    by_rank,
-    mean,
-    median,
-    quantile,
-    quantile_68,
-    ratio,
-    resolution_68,
-    series_in_bins,
-)
+from pflow.metrics import stats
+from pflow.metrics.stats import Axis, Bootstrap, Columns, Distribution, Floats, Ints, Metrics, Number, Series, Tree
 from pflow.physics.arrays import Index
 from pflow.physics.kinematics import angle_between, unit_vector
 from pflow.physics.pdg import CLASSES, class_index
@@ -491,11 +472,11 @@ class ParticleMetrics(Metrics):
             "n_reco": len(measured),
             "n_matched": len(event),
             "energy": {
-                "mean_abs_rel_error": Distribution(np.abs(response - 1), event, bootstrap).number(mean),
-                "mean_rel_error": Distribution(response - 1, event, bootstrap).number(mean),
+                "mean_abs_rel_error": Distribution(np.abs(response - 1), event, bootstrap).number(stats.mean),
+                "mean_rel_error": Distribution(response - 1, event, bootstrap).number(stats.mean),
                 **response_numbers(responses),
             },
-            "angle": angles.numbers(mean_deg=mean, median_deg=median, q68_deg=quantile_68),
+            "angle": angles.numbers(mean_deg=stats.mean, median_deg=stats.median, q68_deg=stats.quantile_68),
             "charge": {"accuracy": of_pairs(self.pairs["same_charge"])},
             "pdg": {
                 "accuracy": of_pairs(self.pairs["same_pdg"]),
@@ -539,8 +520,8 @@ class ParticleMetrics(Metrics):
                 "n_reco": int(measured[:, k].sum()),
                 **{key: values[k] for key, values in numbers.items()},
                 **response_numbers(response),
-                "pull_width": pull.number(resolution_68),
-                **angle.numbers(median_deg=median, q68_deg=quantile_68),
+                "pull_width": pull.number(stats.resolution_68),
+                **angle.numbers(median_deg=stats.median, q68_deg=stats.quantile_68),
             }
         return classes
 
@@ -551,14 +532,15 @@ class ParticleMetrics(Metrics):
 
         def of_bin(rows: Ints) -> dict[str, Number]:
             response, angle = (np.sort(self.pairs[name][rows]) for name in ("response", "angle"))
-            middle, width = by_rank(quantile, response, 0.5), by_rank(resolution_68, response, LEVEL)
+            middle = stats.by_rank(stats.quantile, response, 0.5)
+            width = stats.by_rank(stats.resolution_68, response, stats.LEVEL)
             return {
                 "response_median": middle,
                 "resolution_68": width,
                 # Numbers by rank have no resamples for a ratio: the interval is of the width alone.
                 "resolution_68_over_median": width * (1 / middle.value) if middle.value else Number.undefined(),
-                "median_deg": by_rank(quantile, angle, 0.5),
-                "q68_deg": by_rank(quantile, angle, 0.68),
+                "median_deg": stats.by_rank(stats.quantile, angle, 0.5),
+                "q68_deg": stats.by_rank(stats.quantile, angle, 0.68),
             }
 
         for k, (name, rows) in enumerate(self._groups()):
@@ -567,7 +549,7 @@ class ParticleMetrics(Metrics):
                 "n_reco": measured[:, k].sum(axis=0).astype(int).tolist(),
                 "efficiency": Series.of(bootstrap.fractions(passed[0][:, k], true[:, k])),
                 "fake_rate": Series.of(bootstrap.fractions(passed[1][:, k], measured[:, k])),
-                **series_in_bins(axis, np.where(rows, bins, len(axis)), of_bin),
+                **stats.series_in_bins(axis, np.where(rows, bins, len(axis)), of_bin),
             }
         return binned
 
@@ -589,8 +571,8 @@ class ParticleMetrics(Metrics):
 
 def response_numbers(response: Distribution) -> dict[str, Number]:
     """Median, width, and width over median of a response."""
-    numbers = response.numbers(response_median=median, resolution_68=resolution_68)
-    return {**numbers, "resolution_68_over_median": ratio(numbers["resolution_68"], numbers["response_median"])}
+    numbers = response.numbers(response_median=stats.median, resolution_68=stats.resolution_68)
+    return {**numbers, "resolution_68_over_median": stats.ratio(numbers["resolution_68"], numbers["response_median"])}
 
 
 def frequencies(index: tuple[npt.NDArray[Any], ...], shape: tuple[int, ...]) -> Index:
