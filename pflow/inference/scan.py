@@ -241,7 +241,10 @@ def scan(
             some = [task for task in missing if task.worker is used]
             for task, measured in _measured(some, used, rules, cluster=cluster, oracle=oracle, show=show):
                 results[task.point.name] = measured
-                _save(task, measured)  # at once: an interrupted scan is resumed behind this point
+                if task.path is not None:  # at once: an interrupted scan is resumed behind this point
+                    made = {"point": task.point.name, "made_from": task.made_from, "numbers": measured.to_plain()}
+                    with replacing(task.path, force=True) as partial:  # `_finished` has checked existing files
+                        partial.write_text(json.dumps({"schema": SCHEMA, **made}, allow_nan=False) + "\n", "utf-8")
     inputs = [described for sample in samples.values() for described in sample.inputs]
     names = ", ".join(of_sample.name for of_sample in detectors.values())
     used = workers[""]
@@ -575,15 +578,6 @@ def _finished(task: Task, *, force: bool) -> PointResult | None:
         text = f"{result.n_bad} of {task.sample.n_events} entries could not be used and were left out"
         warn(f"{task.path}: {text}", BadEntriesWarning)
     return result
-
-
-def _save(task: Task, result: PointResult) -> None:
-    if task.path is None:
-        return
-    made_from, numbers = task.made_from, result.to_plain()
-    content = {"schema": SCHEMA, "point": task.point.name, "made_from": made_from, "numbers": numbers}
-    with replacing(task.path, force=True) as partial:  # `_finished` has checked existing files
-        partial.write_text(json.dumps(content, allow_nan=False) + "\n", encoding="utf-8")
 
 
 def _write(result: ScanResult, folder: Path, *, force: bool) -> None:

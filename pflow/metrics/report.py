@@ -424,12 +424,7 @@ def table(result: EvaluationResult, *, width: int | None = None) -> Table:
 
 
 def terminal_table(
-    heads: Sequence[str],
-    sections: Iterable[Iterable[Sequence[str]]],
-    *,
-    title: str,
-    caption: str,
-    short: bool = False,
+    heads: Sequence[str], sections: Iterable[Iterable[Sequence[str]]], *, title: str, caption: str, short: bool = False
 ) -> Table:
     """A table of texts with the first column, and one of limits, to the left, for a terminal.
 

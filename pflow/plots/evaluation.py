@@ -226,7 +226,16 @@ def figures(result: EvaluationResult) -> dict[str, Figure]:
         if name in ("response", "angle") or any(_total(histogram) for histogram, _ in shown.values()):
             options: dict[str, Any] = {"log_x": True} if "angle" in name else {"central": True}
             drawn[name] = plot_distribution(shown, label=label, fraction_of=counted, **common, **options)
-    drawn["count_difference"] = _count_differences(trees, common)
+    numbers = {title: tree["count"]["difference"] for title, tree in trees.items()}
+    values = [int(difference) for of in numbers.values() for difference in of] or [0]
+    # Edges between the whole numbers, so that each difference is in the middle of its bin.
+    edges, counts = np.arange(min(values) - 1.5, max(values) + 2.5), {}
+    for title, of in numbers.items():
+        heights, _ = np.histogram([int(value) for value in of], edges, weights=list(of.values()))
+        exact = f"exact: {trees[title]['count']['exact_fraction'].value:.1%}"
+        counts[title] = {"edges": edges, "counts": heights, "below": 0, "above": 0}, exact
+    label = "Reconstructed minus true number of particles"
+    drawn["count_difference"] = plot_distribution(counts, label=label, fraction_of="events", **common)
     budgets = {title: tree["confusion_budget"] for title, tree in trees.items()}
     if any(np.isfinite(tree["gain"]["rest"].low) for tree in budgets.values()):
         drawn["confusion_budget"] = plot_budget(budgets, **common)
@@ -296,21 +305,6 @@ def _binned_figures(trees: Mapping[str, Tree], common: dict[str, Any]) -> dict[s
             label = f"{label}, $|\\cos\\theta|<0.7$"
             drawn[f"jet_energy_{key}_vs_sqrt_s"] = plot_by_energy(points, label=label, **common)
     return drawn
-
-
-def _count_differences(trees: Mapping[str, Tree], common: dict[str, Any]) -> Figure:
-    """Reconstructed minus true number of particles of events."""
-    values = [int(difference) for tree in trees.values() for difference in tree["count"]["difference"]] or [0]
-    # Edges between the whole numbers, so that each difference is in the middle of its bin.
-    edges = np.arange(min(values) - 1.5, max(values) + 2.5)
-    counts = {}
-    for title, tree in trees.items():
-        numbers = tree["count"]["difference"]
-        heights, _ = np.histogram([int(value) for value in numbers], edges, weights=list(numbers.values()))
-        exact = f"exact: {tree['count']['exact_fraction'].value:.1%}"
-        counts[title] = {"edges": edges, "counts": heights, "below": 0, "above": 0}, exact
-    label = "Reconstructed minus true number of particles"
-    return plot_distribution(counts, label=label, fraction_of="events", **common)
 
 
 def _digits(number: Any) -> str:

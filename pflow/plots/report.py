@@ -24,14 +24,7 @@ from pflow.metrics.event import OPENING_ANGLE
 from pflow.metrics.match import HitMatching, Matching
 from pflow.metrics.oracle import ORACLE
 from pflow.metrics.report import REFERENCE, EvaluationResult, definitions, html, label_of, method, summary, unit_of
-from pflow.metrics.scan import (
-    DIFFERENCES,
-    MODEL,
-    PointResult,
-    ScanResult,
-    change_text,
-    value_text,
-)
+from pflow.metrics.scan import DIFFERENCES, MODEL, PointResult, ScanResult, change_text, value_text
 from pflow.metrics.stats import Number, Series
 from pflow.plots import COLORS, MARK, MARKERS, plain, styled
 from pflow.plots.evaluation import caption, plot_binned
