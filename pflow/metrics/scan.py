@@ -24,18 +24,9 @@ from pflow.event import jagged
 from pflow.event.events import Events, ImplausibleWarning
 from pflow.event.move import Move
 from pflow.event.schema import PXYZ
+from pflow.metrics import report
 from pflow.metrics.oracle import ORACLE
-from pflow.metrics.report import (
-    MIN_EVENTS,
-    REFERENCE,
-    EvaluationResult,
-    number_text,
-    pattern_of,
-    terminal_table,
-    too_few,
-    unit_of,
-    without_nan,
-)
+from pflow.metrics.report import EvaluationResult
 from pflow.metrics.stats import Floats, Ints, Number, difference, leaves, ratio
 from pflow.physics.detector import Detector
 from pflow.show import html_table
@@ -236,12 +227,12 @@ def by_finding(key: str, calorimeter: str = "ecal") -> bool:
 
 def head_of(key: str) -> str:
     """A headline key in two or three words; "" for others."""
-    return HEADLINES.get(pattern_of(key, HEADLINES) or "", "").format(*key.split(".")[1:])
+    return HEADLINES.get(report.pattern_of(key, HEADLINES) or "", "").format(*key.split(".")[1:])
 
 
 def change_text(key: str, number: Number) -> str:
     """A ratio, or a difference with its sign, and its error."""
-    return number_text(number, sign=key.startswith(DIFFERENCES))
+    return report.number_text(number, sign=key.startswith(DIFFERENCES))
 
 
 class Limit(NamedTuple):
@@ -332,7 +323,7 @@ class PointResult:
         }
         names = "titles", "n_bad", "hits", "tokens", "pairs"
         given = {name: getattr(self, name) for name in names} | {"places": self.places.tolist()}
-        plain: dict[str, Any] = without_nan(given | {"algorithms": algorithms})
+        plain: dict[str, Any] = report.without_nan(given | {"algorithms": algorithms})
         return plain
 
     @classmethod
@@ -424,7 +415,7 @@ class ScanResult:
     @property
     def algorithms(self) -> dict[str, str]:
         """Names and titles of all algorithms, the model first."""
-        kinds = MODEL, ORACLE, REFERENCE
+        kinds = MODEL, ORACLE, report.REFERENCE
         titles = {name: dict.fromkeys(of.titles[name] for of in self.points if name in of.titles) for name in kinds}
         # Samples may hold particles of different algorithms as their reference.
         return {name: " and ".join(names) for name, names in titles.items() if names}
@@ -433,7 +424,7 @@ class ScanResult:
     def headlines(self) -> list[str]:
         """Keys for the table and the figures; visible energy only if there are no jets."""
         known = self.nominal.algorithms[MODEL]
-        keys = [key for pattern in HEADLINES for key in known if pattern_of(key, [pattern])]
+        keys = [key for pattern in HEADLINES for key in known if report.pattern_of(key, [pattern])]
         jets = any(key.startswith("jet_energy") for key in keys)
         return [key for key in keys if not (jets and key == "event.visible_energy.rms90_over_mean90")]
 
@@ -490,7 +481,7 @@ class ScanResult:
     @property
     def failed(self) -> dict[str, Number]:
         """Headline numbers whose null test is off by more than `MAX_PULL` errors, with its ratio."""
-        if (null := self.null_test) is None or null.n_events < MIN_EVENTS:
+        if (null := self.null_test) is None or null.n_events < report.MIN_EVENTS:
             return {}
         # A change without an interval never fails: comparisons with NaN are False.
         changes = {key: self.change(null, key) for key in self.headlines}
@@ -506,8 +497,8 @@ class ScanResult:
         if (null := self.null_test) is None:
             return "Null test: left out."
         result = "not passed, changes of this size come from the model" if self.failed else "passed"
-        if null.n_events < MIN_EVENTS:
-            result = f"without a result, since it needs {MIN_EVENTS} events"
+        if null.n_events < report.MIN_EVENTS:
+            result = f"without a result, since it needs {report.MIN_EVENTS} events"
         texts = (
             f"{head_of(key)} {change_text(key, self.change(null, key))}{' (!)' if key in self.failed else ''}"
             for key in self.headlines
@@ -519,7 +510,7 @@ class ScanResult:
     @property
     def too_few(self) -> str:
         """A sentence on errors of few events, "" for enough."""
-        return too_few(min(result.n_events for result in self.points))
+        return report.too_few(min(result.n_events for result in self.points))
 
     @property
     def unpaired(self) -> str:
@@ -566,7 +557,7 @@ class ScanResult:
                     continue
                 numbers = result.algorithms[name]
                 marks = [self.marks(result, key) if name == MODEL else [] for key in shown]
-                texts = [number_text(numbers.get(key, Number.undefined())) for key in shown]
+                texts = [report.number_text(numbers.get(key, Number.undefined())) for key in shown]
                 if result is not self.nominal:
                     texts = [change_text(key, self.change(result, key, name)) for key in shown]
                 texts = [f"{text}{' ~' * ('null test' in of)}" for text, of in zip(texts, marks, strict=True)]
@@ -588,7 +579,7 @@ class ScanResult:
         title = f"{self.events}; first row: values, others: ratios to it (confusion: differences)"
         style: dict[str, Any] = {"title": title, "caption": "~: within the null test or its error"}
         heads, sections = self.cells()
-        made = terminal_table(heads, sections, **style)
+        made = report.terminal_table(heads, sections, **style)
         if Console(width=10 * width).measure(made).maximum <= width:
             return [made]
         n = max(1, (width - 30) // 13)  # characters of names, which are wrapped, and of a number
@@ -596,7 +587,7 @@ class ScanResult:
         for start in range(3, len(heads) - 1, n):
             shown = slice(start, min(start + n, len(heads) - 1))
             part = [[[row[0], *row[shown]] for row in rows] for rows in sections]
-            tables.append(terminal_table([heads[0], *heads[shown]], part, **style, short=True))
+            tables.append(report.terminal_table([heads[0], *heads[shown]], part, **style, short=True))
         return tables
 
     def rows(self) -> Iterator[dict[str, Any]]:
@@ -612,7 +603,7 @@ class ScanResult:
                     **result.point.texts,
                     "algorithm": title,
                     "quantity": key,
-                    "unit": unit_of(key),
+                    "unit": report.unit_of(key),
                     "events": result.n_events,
                     "paired": f"{self.n_shared(result) / max(1, result.n_events, self.nominal.n_events):.4g}",
                     "hits": f"{result.hits:.6g}",
@@ -647,7 +638,7 @@ class ScanResult:
             }
             for result in self.points
         ]
-        plain: dict[str, Any] = without_nan(
+        plain: dict[str, Any] = report.without_nan(
             {
                 "schema": "pflow-scan-3",
                 "points": points,
