@@ -366,8 +366,6 @@ def shared_places(nominal: Floats, other: Floats) -> Ints:
     from scipy.spatial import cKDTree
 
     places = np.full(len(other), -1)
-    if not len(nominal) or not len(other):
-        return places
     # Each column by its largest sum: numbers, PDG codes and energies differ by orders of magnitude.
     size = np.abs(np.concatenate([nominal, other])).max(axis=0)
     mine, theirs = (sums / np.where(size > 0, size, 1.0) for sums in (nominal, other))
