@@ -63,8 +63,6 @@ from pflow.physics.detector import HCAL, Detector, digest
 from pflow.physics.geometry import CELL, LAYER, LENGTH, kind_index, measures
 from pflow.tokens.features import FEATURES
 
-LOOKED_AT = 20
-"""Events of each file in which moves are checked."""
 _same = functools.partial(np.allclose, rtol=0.005, atol=0)  # two descriptions' measures, which drafts have measured
 CSV, REPORT, DOCUMENT = "scan.csv", "report.html", "scan.json"
 SCHEMA = "pflow-scan-point-6"
@@ -204,8 +202,7 @@ def scan(
         # A move that is not exact is refused before any point has cost time.
         for sample in samples.values():
             for chunk in (chunk for chunk in sample.chunks if chunk.start == 0):  # of each file
-                stop = min(chunk.stop, chunk.start + LOOKED_AT)
-                first = worker.files.open(chunk.path).read_all(chunk.start, stop, truth=False)[0]
+                first = worker.files.open(chunk.path).read_all(0, min(chunk.stop, 20), truth=False)[0]
                 for point in points:
                     if point.sample == sample.name:
                         point.move.check(first)

@@ -188,7 +188,6 @@ RECO_MODES = ("e", "mu", "h", "h 1-2 gamma", "h 3+ gamma", "3h", "3h gamma+", "o
 
 BOSONS = {23: "Z", 24: "W", 25: "H"}
 """By |PDG|, the bosons whose hadronic decays have a mass in the results."""
-PARTONS = (1, 2, 3, 4, 5, 6, 21)
 
 
 class Decays:
@@ -231,7 +230,7 @@ def find_bosons(events: Events, targets: Targets) -> Decays:
     code = np.abs(ancestry.pdg)
     # Of the copies that a generator makes of a boson, only the last one has quarks or gluons as children.
     is_boson = np.zeros(ancestry.size, dtype=np.bool_)
-    is_boson[ancestry.parent[np.isin(code, PARTONS) & (ancestry.parent >= 0)]] = True
+    is_boson[ancestry.parent[np.isin(code, (1, 2, 3, 4, 5, 6, 21)) & (ancestry.parent >= 0)]] = True
     return Decays(ancestry, targets, ancestry.nearest(is_boson & np.isin(code, list(BOSONS))), code)
 
 

@@ -217,16 +217,8 @@ ABS_COS_THETA = Axis(
     edges=np.array([0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.925, 0.95, 0.975, 1.0]),
 )
 """Bins of ILDPerformance's UdsAnalysis."""
-BARREL = 0.7
-"""Largest |cos theta| of an event in the barrel."""
 AT_REST = 0.005
 """Largest momentum over energy of all visible true particles: no neutrino, and no photon lost along the beam."""
-CROSSING = 0.02
-"""Largest boost along x, which beams that cross in the x-z plane give: 0.015 (FCC-ee), 0.0165 (CEPC), 0.007 (ILC)."""
-MIN_THRUST = 0.9
-"""Smallest median thrust of events of two jets."""
-MIN_EVENTS = 10
-"""Fewest events of an energy."""
 SAME_ENERGY = 0.01
 """Largest relative difference of neighbouring energies that count as one; of all of them twice as much."""
 
@@ -240,7 +232,8 @@ def jet_axes(events: Events, visible: ParticleTable) -> dict[str, Floats]:
     energy, momentum = visible.sums[:, 3], visible.sums[:, :3]
     with np.errstate(divide="ignore", invalid="ignore"):
         along_x, across = momentum[:, 0] / energy, np.linalg.norm(momentum[:, 1:], axis=1) / energy
-    at_rest = (energy > 0) & (np.abs(along_x) < CROSSING) & (across < AT_REST)
+    # Beams that cross in the x-z plane boost along x: by 0.015 (FCC-ee), 0.0165 (CEPC), 0.007 (ILC).
+    at_rest = (energy > 0) & (np.abs(along_x) < 0.02) & (across < AT_REST)
     # Particles that are all at rest, such as a neutron, have no axis.
     at_rest &= np.bincount(visible.event, visible.momentum.any(axis=1), len(energy)) > 0
     thrusts, cosines = np.full((2, len(energy)), np.nan)
@@ -332,14 +325,14 @@ class JetEnergyMetrics(Metrics):
         result: Tree = {}
         for group in groups:
             # Close neighbours can chain up to a wide spectrum, so that the whole range has a limit, too.
-            one_energy = len(group) >= MIN_EVENTS and np.ptp(sqrt_s[group]) <= 2 * SAME_ENERGY * sqrt_s[group].min()
-            if not one_energy or np.median(thrusts[group]) < MIN_THRUST:
+            one_energy = len(group) >= 10 and np.ptp(sqrt_s[group]) <= 2 * SAME_ENERGY * sqrt_s[group].min()
+            if not one_energy or np.median(thrusts[group]) < 0.9:  # events of two jets have more
                 continue
             rows, nominal = np.sort(group), float(np.median(sqrt_s[group]))
             # Events of other energies are outside of the bins and not counted there.
             bins = np.full(len(cosine), len(ABS_COS_THETA))
             bins[rows] = ABS_COS_THETA.index(cosine[rows])
-            parts = {"": rows, "_barrel": rows[cosine[rows] < BARREL], "_endcap": rows[cosine[rows] >= BARREL]}
+            parts = {"": rows, "_barrel": rows[cosine[rows] < 0.7], "_endcap": rows[cosine[rows] >= 0.7]}
             result[f"{nominal:.0f}"] = {
                 "sqrt_s_gev": nominal,
                 "n_events": len(rows),
