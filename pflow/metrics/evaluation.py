@@ -583,10 +583,9 @@ def _implausible(total: Evaluation, result: EvaluationResult, file: str) -> Iter
 
 def without_tracks(name: str, charged: Floats, alone: Floats) -> Iterator[str]:
     """What is said of particles that seem to be of other events; parameters as `charged_without_track` gives them."""
-    known = charged >= 4
+    known = charged >= 4  # events of fewer say little
     n_others, n_known = (int(np.sum(of)) for of in (known & (2 * alone > charged), known))
-    # If events are in each other's place there are two. In a few events chance makes it so: many particles decay or
-    # stop in the tracker.
+    # Where events are in each other's place there are two; a few may have many decays or stops in the tracker.
     if n_others >= min(2, n_known) and n_others > 0.02 * n_known:
         text = f"in {n_others} of {n_known} events most charged particles have no track of their charge, direction"
         yield f"{name}: {text} and momentum: are they of other events, changed, or of a poor model?"
