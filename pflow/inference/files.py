@@ -332,13 +332,12 @@ def reconstruct_files(
     if model.reconstructor.gives_uncertainties and model.calibration is None:
         text = "%s is not calibrated: photon energies and covariances are the network's own (see pflow calibrate)"
         logging.getLogger("pflow").info(text, model.path)
-    as_model = detector is None and not model.tokeniser.config.geometry  # files of the model's detector
+    if detector is None and not model.tokeniser.config.geometry:  # files of the model's detector
+        detector = model.tokeniser.detector
     # Chosen once: the processes of a cluster must not each choose a device for ``auto``.
     place = pick_device(device)
     settings = Settings(  # the workers measure what they read; the sum is compared below
-        reading=dataclasses.replace(
-            reading, detector=model.tokeniser.detector if as_model else detector, expected=None
-        ),
+        reading=dataclasses.replace(reading, detector=detector, expected=None),
         max_particles=max_particles,
         candidates=candidates,
         merge_mm=merge_mm,
@@ -362,12 +361,8 @@ def reconstruct_files(
     with contextlib.closing(worker.files), executor_for(worker, cluster) as executor:
         # Lazy: the inputs of an output are opened when its first chunk is to be submitted.
         resume = output_dir is not None and not force
-        open_input: Callable[[str], EventFile] = worker.files.open
-        if checkpoint is None:
-            open_input = functools.partial(_open_suited, worker)
-        elif as_model:
-            open_input = functools.partial(open_as_model, worker)
-        opened = (open_inputs(out, worker, options, open_input, resume=resume) for out in outputs)
+        opening = functools.partial(_open_suited if checkpoint is None else open_input, worker)
+        opened = (open_inputs(out, worker, options, opening, resume=resume) for out in outputs)
         for out, results in itertools.groupby(run(itertools.chain.from_iterable(opened), executor), itemgetter(0)):
             try:
                 if out.error is not None:
@@ -439,18 +434,18 @@ def stem(path: str) -> str:
 
 
 def open_inputs(
-    out: Output, worker: Worker, options: Mapping[str, Any], open_input: Callable[[str], EventFile], *, resume: bool
+    out: Output, worker: Worker, options: Mapping[str, Any], opening: Callable[[str], EventFile], *, resume: bool
 ) -> list[tuple[Output, Chunk | None]]:
     """The chunks to reconstruct for an output, whose number of entries and provenance, or error, are set.
 
     One None without chunks: the output is complete (`resume`), cannot be made, or its inputs are empty. `options` of
-    `reconstruct_files` go into the provenance; `open_input` opens an input, and refuses what the model is not for.
+    `reconstruct_files` go into the provenance; `opening` opens an input, and refuses what the model is not for.
     """
     chunks: list[tuple[Output, Chunk | None]] = []
     described, detectors = [], []
     try:
         for path in out.inputs:
-            file = open_input(path)
+            file = opening(path)
             detectors.append(file.detector)
             if file.detector != detectors[0]:
                 raise InputError(
@@ -514,9 +509,11 @@ def write(output: OutputWriter, results: Iterable[Result[Any]], on_progress: Cal
     return total
 
 
-def open_as_model(worker: Worker, path: str) -> EventFile:
-    """Open an input as the model's detector; an InputError names how another detector differs."""
+def open_input(worker: Worker, path: str) -> EventFile:
+    """Open an input; where it is read as the model's detector, an InputError names how another detector differs."""
     model = worker.model
+    if worker.settings.reading.detector is not model.tokeniser.detector:  # named, or any
+        return worker.files.open(path)
     try:
         file = worker.files.open(path)
         check_geometry(file.read_all(0, 20, truth=False)[0], model.tokeniser.detector)

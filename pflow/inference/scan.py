@@ -34,7 +34,7 @@ from pflow.inference.files import (
     entries_of_a_chunk,
     essence,
     executor_for,
-    open_as_model,
+    open_input,
     provenance,
     run,
     stem,
@@ -312,9 +312,8 @@ def _samples(
     """The samples by their names, in the order of the files; InputError: no entries, a file twice, or not the model's
     detector."""
     samples: dict[str, Sample] = {}
-    unnamed = worker.settings.reading.detector is worker.model.tokeniser.detector  # nobody named the files' own
     for path in paths:
-        file = open_as_model(worker, path) if unnamed else worker.files.open(path)
+        file = open_input(worker, path)
         chunks = Chunk.of(file, entries_of_a_chunk(cluster, file.num_entries, chunk_size))
         if entries is not None:
             chunks = [Chunk(path, c.start, min(c.stop, entries)) for c in chunks if c.start < entries]
