@@ -22,7 +22,7 @@ from pflow.event.events import Flag, without_refused
 from pflow.inference.events import MAX_HITS, Engine, finite_events, usable_events, with_detector
 from pflow.io.open import ReadOptions
 from pflow.metrics.event import CountMetrics
-from pflow.metrics.match import Matches, Matching, ParticleMetrics, ParticleTable, match
+from pflow.metrics.match import Matches, Matching, ParticleMetrics, ParticleTable, match_tables
 from pflow.metrics.stats import LEVEL, Columns, Floats
 from pflow.model.api import DecodingConfig
 from pflow.physics.detector import calibration_digest
@@ -137,7 +137,7 @@ def calibrate(
             truth = ParticleTable.from_records(targets.particles[good])
             if usable.reference is not None:
                 others = ParticleTable.from_records(usable.reference[good])
-                references[number].update(truth, others, *(match(truth, others, rule) for rule in MATCHINGS))
+                references[number].update(truth, others, *(match_tables(truth, others, rule) for rule in MATCHINGS))
             # All configurations share one reading and encoding of the chunk.
             for decoding, fit, particles, counts in trials:
                 engine = Engine(model, decoding=decoding, batch_size=batch_size, device=device)
@@ -149,7 +149,7 @@ def calibrate(
                     by_track = by_track[np.repeat(is_finite, generated.counts)]
                 records = finite.particles[good]
                 reco = ParticleTable.from_records(records)
-                matches, close = (match(truth, reco, rule) for rule in MATCHINGS)
+                matches, close = (match_tables(truth, reco, rule) for rule in MATCHINGS)
                 particles[number].update(truth, reco, matches, close)
                 fit.update(truth, reco, records, matches, by_track)
                 counts[number].update(truth, reco)

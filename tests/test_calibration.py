@@ -26,7 +26,7 @@ from pflow.event.schema import make_particles
 from pflow.event.truth import select_targets
 from pflow.io.flat import write_events
 from pflow.io.open import ReadOptions, read_events
-from pflow.metrics.match import Matching, ParticleTable, match
+from pflow.metrics.match import Matching, ParticleTable, match_tables
 from pflow.model.api import DecodingConfig
 from pflow.model.pointing import PointingDecodingConfig
 from pflow.physics.detector import calibration_digest
@@ -66,7 +66,7 @@ def fitted(events, reconstruction, by_track=None, *, times=1):
     reco = ParticleTable.from_records(reconstruction.particles)
     fit = CalibrationFit()
     for _ in range(times):
-        fit.update(truth, reco, reconstruction.particles, match(truth, reco, Matching()), by_track)
+        fit.update(truth, reco, reconstruction.particles, match_tables(truth, reco, Matching()), by_track)
     return fit
 
 

@@ -57,8 +57,8 @@ from pflow.metrics.match import (
     ParticleTable,
     angle_energy,
     find_faults,
-    match,
     match_by_hits,
+    match_tables,
 )
 from pflow.metrics.oracle import ORACLE, load_calibration, perfect_reconstruction
 from pflow.metrics.report import MIN_EVENTS, REFERENCE, EvaluationResult, EvaluationSettings
@@ -277,7 +277,7 @@ class Evaluation:
                     reconstruction.check_links(name, events)
             particles = ParticleTable.from_records(reconstruction.particles)
             if isinstance(rule, Matching):
-                matches, close = (match(true.truth, particles, of) for of in (rule, rule.close))
+                matches, close = (match_tables(true.truth, particles, of) for of in (rule, rule.close))
             else:
                 links = Links.of(targets.hit_links), Links.of(reconstruction.hit_links)
                 counts = true.truth.counts, particles.counts

@@ -32,7 +32,7 @@ from pflow.metrics.match import (
     ParticleTable,
     check_particles,
     find_faults,
-    match,
+    match_tables,
 )
 from pflow.metrics.stats import Axis, Bootstrap, Columns, Distribution, Floats, Metrics, Number, Tree
 from pflow.physics.pdg import CLASSES
@@ -167,7 +167,7 @@ class JetMetrics(Metrics):
         """Count events by their `true_jets` and reconstructed particles."""
         for name, true in truth.items():
             jets = find_jets(reco, **ALGORITHMS[name][1])
-            matches = match(true, jets, Matching(cost="angle", cut=0.1))
+            matches = match_tables(true, jets, Matching(cost="angle", cut=0.1))
             i, j = matches.truth, matches.reco
             phi = (np.arctan2(table.momentum[k, 1], table.momentum[k, 0]) for table, k in ((jets, j), (true, i)))
             of_true = np.full((4, len(true)), np.nan)  # NaN without a match

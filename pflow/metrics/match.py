@@ -8,7 +8,7 @@ import dataclasses
 import math
 from collections.abc import Callable, Iterable
 from functools import cached_property
-from typing import Any, ClassVar, overload
+from typing import Any, ClassVar
 
 import awkward as ak
 import numpy as np
@@ -221,16 +221,11 @@ class Matches:
     cost: Floats
 
 
-@overload
-def match(truth: ParticleTable, reco: ParticleTable, matching: Matching | None = ...) -> Matches: ...
-@overload
-def match(truth: Targets | ak.Array, reco: Reconstruction | ak.Array, matching: Matching | None = ...) -> ak.Array: ...
-def match(truth: Any, reco: Any, matching: Matching | None = None) -> Any:
-    """Assign reconstructed to true particles, one to one, event by event.
+def match(truth: Targets | ak.Array, reco: Reconstruction | ak.Array, matching: Matching | None = None) -> ak.Array:
+    """Assign reconstructed to true particles, one to one, event by event: records [event, match].
 
-    `Targets` and a `Reconstruction`, or their particles or jets [event, particle], give [event, match] records with the
-    indices ``truth`` and ``reco`` in the event's lists, and the ``cost``; tables give `Matches`. TypeError: something
-    else, or true and reconstructed particles swapped.
+    Of `Targets` and a `Reconstruction`, or of their particles or jets [event, particle]: the indices ``truth`` and
+    ``reco`` in the event's lists, and the ``cost``. TypeError: something else, or true and reconstructed ones swapped.
 
     Without a rule, pairs up to three times the energy or 300 mrad apart match (``Matching()``); the efficiencies of
     `pflow.evaluate` count ``Matching(cut=0.5)``.
@@ -245,24 +240,23 @@ def match(truth: Any, reco: Any, matching: Matching | None = None) -> Any:
     >>> (reco[pairs.reco].energy / true[pairs.truth].energy).to_list()
     [[...], [...]]
     """
-    if isinstance(truth, Reconstruction) or isinstance(reco, Targets):
-        raise TypeError("expected the true particles first and then the reconstructed ones, found them swapped")
-    truth = truth.particles if isinstance(truth, Targets) else truth
-    reco = reco.particles if isinstance(reco, Reconstruction) else reco
     check_type(matching, Matching | None, "a pflow.Matching")
-    if not isinstance(truth, ParticleTable) or not isinstance(reco, ParticleTable):
-        for name, given in (("true", truth), ("reconstructed", reco)):
-            check_particles(given, f"{name} particles")
-        if "parent" in reco.fields and "parent" not in truth.fields:
-            raise TypeError("expected the true particles first and then the reconstructed ones, found them swapped")
-        if len(truth) != len(reco):
-            raise ValueError(f"{len(truth)} events of true particles and {len(reco)} of reconstructed ones")
-        tables = ParticleTable.from_records(truth), ParticleTable.from_records(reco)
-        matches = match(*tables, matching)
-        event = tables[0].event[matches.truth]
-        index = {"truth": matches.truth - tables[0].offsets[event], "reco": matches.reco - tables[1].offsets[event]}
-        return jagged.records({**index, "cost": matches.cost}, np.bincount(event, minlength=len(truth)))
-    matching = matching or Matching()
+    lists = [of.particles if isinstance(of, Targets | Reconstruction) else of for of in (truth, reco)]
+    for name, given in zip(("true", "reconstructed"), lists, strict=True):
+        check_particles(given, f"{name} particles")
+    if "parent" in lists[1].fields and "parent" not in lists[0].fields:
+        raise TypeError("expected the true particles first and then the reconstructed ones, found them swapped")
+    if len(truth) != len(reco):
+        raise ValueError(f"{len(truth)} events of true particles and {len(reco)} of reconstructed ones")
+    true, measured = map(ParticleTable.from_records, lists)
+    matches = match_tables(true, measured, matching or Matching())
+    event = true.event[matches.truth]
+    index = {"truth": matches.truth - true.offsets[event], "reco": matches.reco - measured.offsets[event]}
+    return jagged.records({**index, "cost": matches.cost}, np.bincount(event, minlength=len(truth)))
+
+
+def match_tables(truth: ParticleTable, reco: ParticleTable, matching: Matching) -> Matches:
+    """The same of tables."""
     pairs: list[Ints] = [np.empty((2, 0), dtype=np.int64)]
     costs: list[Floats] = [np.empty(0)]
     partners = reco.counts[truth.event]

@@ -29,7 +29,7 @@ from pflow.data.datamodule import ParticleFlowData, differences
 from pflow.data.dataset import LabelledBatch
 from pflow.errors import ConfigError, InputError, check_choice
 from pflow.inference.events import ParticleCollector
-from pflow.metrics.match import Matching, ParticleTable, match
+from pflow.metrics.match import Matching, ParticleTable, match_tables
 from pflow.model.api import (
     GeneratedParticles,
     ModelInputs,
@@ -588,7 +588,7 @@ def wrong_energy(reconstructor: Reconstructor, batch: Batch) -> tuple[float, flo
         text = "events have more target particles than are decoded, and the others count as lost"
         warnings.warn(f"{text}: raise model.reconstructor.decoding.max_particles", stacklevel=2)
     truth, reco = (_table(particles, reconstructor.inputs) for particles in (target, generated))
-    matches = match(truth, reco, Matching())
+    matches = match_tables(truth, reco, Matching())
     true, measured = truth.energy[matches.truth], reco.energy[matches.reco]
     unmatched = truth.energy.sum() - true.sum() + reco.energy.sum() - measured.sum()
     return float(unmatched + abs(true - measured).sum()), float(truth.energy.sum())

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from pflow.metrics.event import CountMetrics, EventMetrics, PhotonPairMetrics, TrackMetrics
-from pflow.metrics.match import match
+from pflow.metrics.match import Matching, match_tables
 from pflow.metrics.stats import Axis
 
 AXIS = Axis(name="opening_angle", label="Opening angle", unit="mrad", edges=np.array([10.0, 50.0, 100.0]))
@@ -48,7 +48,7 @@ def test_numbers_of_particles(make_table):
 
 def pair_metrics(make_table, truth, reco):
     metrics, true, found = PhotonPairMetrics(), make_table(truth), make_table(reco)
-    metrics.update(true, found, match(true, found))
+    metrics.update(true, found, match_tables(true, found, Matching()))
     return metrics.result()
 
 

@@ -26,7 +26,7 @@ from pflow.metrics.jets import (
     thrust,
     true_jets,
 )
-from pflow.metrics.match import match
+from pflow.metrics.match import Matching, match_tables
 from pflow.metrics.stats import Bootstrap
 
 # Two back-to-back pairs of photons, each pair 2 degrees wide
@@ -240,7 +240,13 @@ def budget_of(make_table, reco, oracle=None, visible=None):
     truth, found = make_table([TRUE] * len(reco)), make_table(reco)
     by_oracle = None if oracle is None else energy_by_kind(make_table(oracle))
     budget = ConfusionBudget()
-    budget.update(truth if visible is None else make_table(visible), truth, found, match(truth, found), by_oracle)
+    budget.update(
+        truth if visible is None else make_table(visible),
+        truth,
+        found,
+        match_tables(truth, found, Matching()),
+        by_oracle,
+    )
     return budget.numbers(Bootstrap(len(reco)))
 
 

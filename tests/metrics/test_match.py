@@ -13,14 +13,14 @@ from pflow.event.schema import make_hits
 from pflow.event.truth import select_targets
 from pflow.io.open import read_events
 from pflow.metrics import match as module
-from pflow.metrics.match import HitMatching, Matching, angle, angle_energy, match, match_by_hits
+from pflow.metrics.match import HitMatching, Matching, angle, angle_energy, match, match_by_hits, match_tables
 
 RULE = Matching()
 BY_RANK = Matching(cost="rank", cut=0.5)
 
 
 def pairs(truth, reco, rule=RULE):
-    matches = match(truth, reco, rule)
+    matches = match_tables(truth, reco, rule)
     return list(zip(matches.truth.tolist(), matches.reco.tolist(), strict=True))
 
 
@@ -79,7 +79,7 @@ def best_by_trying_all(cost, alone):
 
 def test_total_is_the_best_of_all_assignments(make_table):
     truth, reco = random_events(make_table, 0)
-    matches = match(truth, reco, Matching(cut=1.0))
+    matches = match_tables(truth, reco, Matching(cut=1.0))
     for event in range(len(truth.counts)):
         i = np.arange(*truth.offsets[event : event + 2])
         j = np.arange(*reco.offsets[event : event + 2])

@@ -13,7 +13,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from pflow.metrics.match import AXES, DISTANCE, Matching, ParticleMetrics, match
+from pflow.metrics.match import AXES, DISTANCE, Matching, ParticleMetrics, match_tables
 from pflow.metrics.stats import Axis, leaves
 
 TRUTH = [[(22, 10.0, 90, 0), (211, 20.0, 45, 90), (130, 5.0, 135, 180)], [(11, 8.0, 90, 0)], [(22, 40.0, 30, 0)], []]
@@ -30,7 +30,7 @@ THETA = Axis(name="theta", label="True polar angle", unit="deg", edges=np.array(
 def metrics_of(make_table, truth, reco, axes=(ENERGY, THETA)):
     metrics, rule = ParticleMetrics(axes=axes), Matching()
     t, r = make_table(truth), make_table(reco)
-    metrics.update(t, r, match(t, r, rule), match(t, r, rule.close))
+    metrics.update(t, r, match_tables(t, r, rule), match_tables(t, r, rule.close))
     return metrics
 
 
@@ -65,7 +65,10 @@ def test_pulls_are_1_wide_if_the_stated_errors_are_right(make_table):
     truth, measured = make_table(true), make_table(reco)
     sigma = np.where(measured.pdg == 22, 0.1 * measured.energy, 1e-3)
     for factor in (1.0, 3.0, None):
-        metrics, pairs = ParticleMetrics(axes=()), [match(truth, measured, Matching(cut=cut)) for cut in (3.0, 0.5)]
+        metrics, pairs = (
+            ParticleMetrics(axes=()),
+            [match_tables(truth, measured, Matching(cut=cut)) for cut in (3.0, 0.5)],
+        )
         metrics.update(truth, measured, *pairs, sigma=None if factor is None else factor * sigma)
         width = metrics.result()["class"]["photon"]["pull_width"].value
         assert np.isnan(width) if factor is None else width == pytest.approx(1 / factor, rel=0.03)
@@ -182,7 +185,9 @@ def test_bins_of_energy_and_polar_angle(result):
 def test_particles_without_energy_are_matched_and_have_no_relative_width(make_table):
     metrics, photons = ParticleMetrics(axes=(ENERGY, THETA)), make_table([[(22, 10.0, 90, 0)]] * 4)
     of_none = dataclasses.replace(photons, energy=0 * photons.energy)
-    metrics.update(photons, of_none, match(photons, of_none), match(photons, of_none, Matching().close))
+    metrics.update(
+        photons, of_none, match_tables(photons, of_none, Matching()), match_tables(photons, of_none, Matching().close)
+    )
     tree = metrics.result()
     (median, *_), (width, *_) = (
         tree["binned"]["theta"]["all"][key].value[1:] for key in ("response_median", "resolution_68_over_median")
