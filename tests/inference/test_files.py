@@ -16,7 +16,7 @@ from pflow.cli.main import main
 from pflow.cli.models import _report, reconstruct_arguments
 from pflow.config import config_dir
 from pflow.errors import ConfigError, InputError
-from pflow.event.events import BadEntriesWarning, Flag, ImplausibleWarning
+from pflow.event.events import BadEntriesWarning, Flag, ImplausibleWarning, count_flags
 from pflow.inference.events import _counterpart
 from pflow.inference.files import Summary, Worker, readable_models, reconstruct_files
 from pflow.io.flat import write_events
@@ -340,9 +340,13 @@ def test_a_file_that_breaks_in_the_middle_leaves_nothing_of_its_own(inputs, run,
 
     monkeypatch.setattr(Worker, "run", broken)
     with pytest.warns(BadEntriesWarning, match=r"run1\.root, entry 1: broken"):
-        summary = run(inputs, on_error="skip", chunk_size=1)
+        summary = run(inputs, on_error="skip", chunk_size=1, max_particles=1)
     assert outputs(tmp_path / "reco") == ["run0.reco.root", "run2.reco.root"]
+    recos = [read_reco(path) for path in summary.written]
     assert summary.n_events == 2 * N_EVENTS
+    assert summary.n_particles == sum(ak.count(reco.particles.pdg) for reco in recos)
+    assert summary.flagged == sum((Counter(count_flags(reco.flags)) for reco in recos), Counter())
+    assert summary.flagged["MAX_PARTICLES"] > 0
 
 
 @pytest.mark.parametrize(("chunk_size", "done"), [(1, [*range(1, 10)]), (2, [3, 6, 9])])
