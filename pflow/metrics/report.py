@@ -505,9 +505,9 @@ def fakes_below(settings: EvaluationSettings) -> list[str]:
     return [text] if settings.e_min > EvaluationSettings.e_min else []
 
 
-def too_few(n_events: int) -> str:
-    """A sentence on errors of few events, "" for enough."""
-    return f"Errors from fewer than {MIN_EVENTS} events are too small." if n_events < MIN_EVENTS else ""
+def too_few(n_events: int) -> list[str]:
+    """A sentence on errors of few events, none for enough."""
+    return [f"Errors from fewer than {MIN_EVENTS} events are too small."] if n_events < MIN_EVENTS else []
 
 
 def method(result: EvaluationResult) -> str:
@@ -531,7 +531,7 @@ def method(result: EvaluationResult) -> str:
         *fakes_below(settings),
         "Sums are of the particles as they stand. Errors: half the 68.3% interval, by resampling events; differences "
         "are of the same events.",
-        *filter(None, [too_few(result.n_events - result.n_bad_input)]),
+        *too_few(result.n_events - result.n_bad_input),
         "All numbers: metrics.json.",
     ]
     if not any("jets" in tree for tree in result.algorithms.values()):

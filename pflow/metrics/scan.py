@@ -506,20 +506,16 @@ class ScanResult:
         return f"Null test {result}: {what}, {must}; {', '.join(texts)}."
 
     @property
-    def too_few(self) -> str:
-        """A sentence on errors of few events, "" for enough."""
-        return report.too_few(min(result.n_events for result in self.points))
-
-    @property
-    def unpaired(self) -> str:
-        """A sentence on points that have other events than the nominal one, "" for none."""
+    def caveats(self) -> list[str]:
+        """Sentences on errors of few events, and on points that have other events than the nominal one."""
         others = [
             f"{r.point.name} {r.events} ({self.n_shared(r)} are the same)"
             for r in self.points
             if self.n_shared(r) < max(r.n_events, self.nominal.n_events)
         ]
         text = f"Partly or not paired, and ratios of other events, too: nominal has {self.nominal.events}"
-        return f"{text}, {', '.join(others)}." if others else ""
+        few = report.too_few(min(result.n_events for result in self.points))
+        return [*few, *([f"{text}, {', '.join(others)}."] if others else [])]
 
     @property
     def events(self) -> str:
@@ -539,9 +535,8 @@ class ScanResult:
             self.verdict,
             *self.notes,
             *(f"{', '.join(names)}: {text}." for text, names in texts.items()),
-            *filter(None, [self.too_few]),
             "Errors of ratios are of paired comparisons, by resampling the same events together.",
-            *filter(None, [self.unpaired]),
+            *self.caveats,
         ]
 
     def cells(self) -> tuple[list[str], list[list[list[str]]]]:

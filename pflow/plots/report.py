@@ -176,8 +176,7 @@ def plot_scan(result: ScanResult, key: str) -> Figure:
     figure.legend([shown[name] for name in names], names, loc="outside upper center", ncols=min(3, len(names)))
     drawn = [point for point in result.points if point.point.kind not in ("null test", "tuned")]
     marks = {mark for point in drawn for mark in result.marks(point, key)}
-    texts = "Bars: errors of the change; bands: of the nominal value.", result.too_few, result.unpaired
-    _note(figure, " ".join(filter(None, texts)), marks)
+    _note(figure, " ".join(["Bars: errors of the change; bands: of the nominal value.", *result.caveats]), marks)
     return figure
 
 

@@ -276,7 +276,7 @@ def test_events_of_other_samples_are_said():
     text = "Partly or not paired, and ratios of other events, too: nominal has 200, cells=4 20 (20 are the"
     assert text in other.sentences[-1]
     assert [row["paired"] for row in other.rows()] == ["1", "1", "0.1", "1"]
-    assert other.too_few
+    assert len(other.caveats) == 2  # and it has few events
 
 
 def test_oracles_with_and_without_a_fit_are_not_compared():
@@ -302,7 +302,7 @@ def test_oracles_with_and_without_a_fit_are_not_compared():
 def test_few_events_and_tracks_from_particles_are_said():
     points = [dataclasses.replace(of, places=of.places[:1]) for of in scanned().points]
     few = dataclasses.replace(scanned(), points=points, provenance={"inputs": [{"truth_tracks": True}]})
-    assert few.sentences[-2] == "Errors from fewer than 30 events are too small."
+    assert few.sentences[-1] == "Errors from fewer than 30 events are too small."
     assert str(few.tables(220)[0].title).startswith("1 event, tracks from Monte Carlo particles; first row")
-    assert not scanned().too_few
+    assert not scanned().caveats
     assert scanned().events == "200 events"
