@@ -256,7 +256,7 @@ def match(truth: Targets | ak.Array, reco: Reconstruction | ak.Array, matching: 
 
 
 def match_tables(truth: ParticleTable, reco: ParticleTable, matching: Matching) -> Matches:
-    """The same of tables."""
+    """The same of tables: pairs by their indices over all events."""
     pairs: list[Ints] = [np.empty((2, 0), dtype=np.int64)]
     costs: list[Floats] = [np.empty(0)]
     partners = reco.counts[truth.event]
