@@ -64,6 +64,7 @@ SCALES = {
 }
 """Scale by kind of calorimeter; and where it cannot be measured its value and note, with the reason."""
 
+IF_WHOLE = "if each measures the whole energy, as in ePIC, delete one"
 MIN_COPIED = 20  # hits that a collection needs to be recognised as a copy
 GAP = 3.0  # a pitch above this many median pitches is a gap
 LAST = ("calorimeters", "tracks", "truth_tracks", "tracker_hits")  # fields that are written behind the lengths
@@ -136,8 +137,8 @@ def _draft(file: PodioFile, answers: Answers, entries: int) -> DetectorDraft:
 
     def describe(chosen: Iterable[Group], slope: float = 0.0) -> None:
         for group in chosen:
-            part, of_part = _calorimeter(group, file, answers, slope)
-            alike = [c for c in calorimeters.values() if c.kind == part.kind and c.cell_size is not None]
+            alike = [c for c in calorimeters.values() if c.kind == group.kind and c.cell_size is not None]
+            part, of_part = _calorimeter(group, file, answers, slope, alike[-1] if alike else None)
             if part.cell_size is None and alike:
                 of_part["cell_size"] = Note("guessed", f"as of {alike[-1].name}; {of_part['cell_size'].text}")
                 part = dataclasses.replace(part, cell_size=alike[-1].cell_size)
@@ -293,9 +294,12 @@ def _groups(samples: Sequence[HitSample], given: Mapping[str, str], left_out: di
     by_place: defaultdict[tuple[str, str], list[HitSample]] = defaultdict(list)
     for sample in samples:
         found = place_of(sample, given)
-        if found is None:
+        if found is None and not len(sample):
+            left_out[sample.name] = f"no hits in {counted(stop, 'event')}"
+        elif found is None:
             kind, region = _named(sample.name)
-            example = f"{sample.name}={kind or 'ecal'}_{region or 'barrel'}"
+            flat = np.median(np.abs(sample.position[:, 2])) > np.median(sample.radius)
+            example = f"{sample.name}={kind or 'ecal'}_{region or ('endcap' if flat else 'barrel')}"
             where = f"in which part of the detector is not known; --place {example} or another says it"
             left_out[sample.name] = f"{counted(len(sample), 'hit')}, {where}"
         elif len(sample) and not sample.position.any():  # k4RecCalorimeter: cells, which another collection places
@@ -324,10 +328,10 @@ def _groups(samples: Sequence[HitSample], given: Mapping[str, str], left_out: di
             sizes = [len(sample) for sample in mine if sample.simulated == simulated and len(sample)]
             # Muon collections are joined whatever their cells, so few hits leave no doubt about them.
             if kind != "muon" and len(sizes) > 1 and min(sizes) < geometry.MIN_CELLS:
-                by += ", with too few hits to tell whether the collections are alike (--entries)"
+                by += f", with too few hits to tell whether the collections are alike: {IF_WHOLE} (--entries)"
             here = (group for group in groups if (group.kind, group.region) == (kind, region))
             if inside := [group.name for group in here if cells.among(group.cells)]:
-                by += f", in the depth of {inside[0]}: if each measures the whole energy, as in ePIC, delete one"
+                by += f", in the depth of {inside[0]}: {IF_WHOLE}"
             place = Note(how, f"{by} ({', '.join(placed or names)})")
             name = kind if kind == "muon" else f"{kind}_{region}"
             name = name if number == 1 else f"{name}_{number}"
@@ -458,8 +462,10 @@ def _lengths(
     return lengths, None if len(shape.as_good) > 1 or shape.phase else shape.sides or None
 
 
-def _calorimeter(group: Group, file: PodioFile, answers: Answers, slope: float) -> tuple[Calorimeter, Notes]:
-    """The calorimeter of a group, and notes on its fields.
+def _calorimeter(
+    group: Group, file: PodioFile, answers: Answers, slope: float, alike: Calorimeter | None
+) -> tuple[Calorimeter, Notes]:
+    """The calorimeter of a group, and notes on its fields; of few hits, with the layers of another one, `alike`.
 
     A muon system may have both faces; its layers are measured where most hits are, in the barrel or the endcaps. These
     are told apart by `slope`, the ratio of radius and |z| of the ECAL's corner.
@@ -491,7 +497,7 @@ def _calorimeter(group: Group, file: PodioFile, answers: Answers, slope: float) 
             note("sim_measures_time", "measured", "all digitised hits have time 0", False)
     elif simulated:
         scale = answers.sim_scale.get(group.name, answers.sim_scale.get(group.kind))
-        what = "factor from deposited to calibrated energy, without which simulated hits are not read"
+        what = "1 / sampling fraction: deposited to calibrated energy, without which simulated hits are not read"
         note("sim_scale", *(("fill in", what) if scale is None else ("given", "--sim-scale")), scale)
         note("sim_threshold", "fill in", "GeV, deposited energy from which on a cell is read out")
     if simulated:
@@ -509,12 +515,20 @@ def _calorimeter(group: Group, file: PodioFile, answers: Answers, slope: float) 
         in_barrel = sample.radius > slope * np.abs(sample.position[:, 2])
         region, most = ("barrel", in_barrel) if 2 * in_barrel.sum() > len(sample) else ("endcap", ~in_barrel)
         cells = measure_cells([sample[most]], region) or cells
-    layers, text = _layers(cells, absorber)
-    note("layers", "given" if absorber else "fill in", text, layers)
-    # Without layers, hits are at cell centres: the first is as far behind the face as the last before the end.
-    depth = sum(part.count * part.pitch for part in layers)
-    missing = layers[0].pitch - cells.pitches[0] if cells.pitches else max(0.0, depth - cells.back + cells.front)
-    ahead = missing / 2
+    few = len(sample) < geometry.MIN_CELLS and group.name not in answers.absorber
+    # Cells that are numbered alike are of one technology.
+    alike = alike if few and alike is not None and values.get("cell_encoding") == alike.cell_encoding else None
+    if alike is not None and len(cells.pitches) < alike.n_layers:
+        layers, ahead = alike.layers, 0.0
+        how, text = "guessed", f"as of {alike.name}; {seen}, too few for {alike.n_layers} layers (--entries)"
+    else:
+        layers, text = _layers(group.name, cells, absorber)
+        how = "given"
+        # Without layers, hits are at cell centres: the first is as far behind the face as the last before the end.
+        depth = sum(part.count * part.pitch for part in layers)
+        missing = layers[0].pitch - cells.pitches[0] if cells.pitches else max(0.0, depth - cells.back + cells.front)
+        ahead = missing / 2
+    note("layers", how if absorber else "fill in", text, layers)
     faces = {"inner_radius" if group.region == "barrel" else "inner_z": cells.front - ahead}
     how, text = "guessed", f"99.5% of {seen} are behind it"
     if ahead:
@@ -548,8 +562,8 @@ def _calorimeter(group: Group, file: PodioFile, answers: Answers, slope: float) 
     return Calorimeter(**place, required=required, **values), notes
 
 
-def _layers(cells: Cells, absorber: str | None) -> tuple[tuple[Layers, ...], str]:
-    """Layers, their lengths null without `absorber`, and how they were found.
+def _layers(calorimeter: str, cells: Cells, absorber: str | None) -> tuple[tuple[Layers, ...], str]:
+    """Layers of a calorimeter, their lengths null without `absorber`, and how they were found.
 
     If the hits show no layers, the absorber's layers are evenly spaced over the hits' depth.
     """
@@ -572,8 +586,8 @@ def _layers(cells: Cells, absorber: str | None) -> tuple[tuple[Layers, ...], str
         # Far thinner than the depth of the hits: it must be the absorber of one of many layers.
         if not pitches and len(matter) == 1 and matter[0][0] < extent / 4:
             mm = f"{matter[0][0]:g}"
-            message = f"absorber '{absorber}': one layer of {mm} mm where hits in {extent:.0f} mm show no layers"
-            raise ConfigError(f"{message}; give the number of layers too, as in lead:30x{mm}")
+            message = f"{calorimeter}, absorber '{absorber}': one layer of {mm} mm where hits in {extent:.0f} mm"
+            raise ConfigError(f"{message} show no layers; give the number of layers too, as in lead:30x{mm}")
         if len(matter) > len(pitches) > 0:
             text += f"; the last {len(matter) - len(pitches)} of {len(matter)} without hits"
         pitches += [pitches[-1] if pitches else extent / len(matter)] * (len(matter) - len(pitches))
@@ -582,7 +596,7 @@ def _layers(cells: Cells, absorber: str | None) -> tuple[tuple[Layers, ...], str
             pitches = [thickness + spare for thickness, *_ in matter]
         for i, (thickness, *_) in enumerate(matter):
             if cells.pitches and thickness > pitches[i] + 0.05:
-                message = f"absorber '{absorber}': {thickness:g} mm in a layer of {pitches[i]:g} mm"
+                message = f"{calorimeter}, absorber '{absorber}': {thickness:g} mm in a layer of {pitches[i]:g} mm"
                 seen = f"{counted(len(cells.pitches), 'layer')} measured, if hits are in mm"
                 raise ConfigError(f"{message} ({seen}); give that of one layer, or of each as in PbWO4:1x50+1x150")
             # A measured pitch may be up to 0.05 mm thinner than the absorber, but no layer is.

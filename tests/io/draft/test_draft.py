@@ -56,8 +56,9 @@ def test_hits_on_few_sides_leave_the_number_of_sides_open(made_up, write_made_up
 
 
 def test_answers_place_collections_without_telling_names_and_give_the_field(made_up, write_made_up):
-    content = made_up().items()
-    path = write_made_up({k.replace("ECALBarrel", "Alpha").replace("HCALEndcap", "Delta"): x for k, x in content})
+    content = {k.replace("ECALBarrel", "Alpha").replace("HCALEndcap", "Delta"): x for k, x in made_up().items()}
+    content |= {k.replace("Delta", "Gamma"): [[]] * len(x) for k, x in content.items() if k.startswith("Delta")}
+    path = write_made_up(content)
     draft = draft_detector(path, Answers(place={"Alpha": "ecal_barrel", "Delta": "hcal_endcap"}, b_field=3.5))
     assert [part.collections for part in draft.detector.calorimeters] == [
         (name,) for name in ("Alpha", "ECALEndcap", "HCALBarrel", "Delta")
@@ -66,7 +67,8 @@ def test_answers_place_collections_without_telling_names_and_give_the_field(made
     assert draft.detector.b_field == 3.5
     assert draft.notes["b_field"].text.startswith("--b-field; 3 +- 0.002 from 48 tracks and the particles")
     draft = draft_detector(path)
-    assert draft.left_out["Delta"].endswith("is not known; --place Delta=ecal_barrel or another says it")
+    assert draft.left_out["Gamma"] == "no hits in 4 events"
+    assert draft.left_out["Delta"].endswith("is not known; --place Delta=ecal_endcap or another says it")
     with pytest.raises(ConfigError, match=r"no collection of hits 'Alfa'.*nearest matches: Alpha"):
         draft_detector(path, Answers(place={"Alfa": "ecal_barrel"}))
 

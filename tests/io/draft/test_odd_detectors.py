@@ -67,7 +67,27 @@ def test_imaging_layers_between_fibres_are_calorimeters_of_their_own(made_up, wr
     assert (fibres.radiation_lengths, imaging.radiation_lengths) == pytest.approx((8 / 5.612, 0.5 / 93.7), rel=1e-3)
     content |= {key: values[:, :20] for key, values in content.items() if key.startswith("EcalBarrelImaging")}
     note = draft_detector(write_made_up(content)).notes["calorimeters.ecal_barrel.kind"]
-    assert note.text.startswith("name, with too few hits to tell whether the collections are alike (--entries) (Ecal")
+    whole = "if each measures the whole energy, as in ePIC, delete one"
+    assert f"too few hits to tell whether the collections are alike: {whole} (--entries)" in note.text
+
+
+def test_endcaps_with_few_hits_have_the_layers_of_the_barrel(made_up, write_made_up):
+    content = {key: values[:, : 8 if "Endcap" in key else None] for key, values in made_up().items()}
+    draft = draft_detector(write_made_up(content), ABSORBERS)
+    parts = described(draft)
+    for kind, count in (("ecal", 20), ("hcal", 25)):
+        assert parts[f"{kind}_barrel"].n_layers == count
+        note = draft.notes[f"calorimeters.{kind}_endcap.layers"]
+        assert note == Note(
+            "guessed", f"as of {kind}_barrel; 32 hits in 4 events, too few for {count} layers (--entries)"
+        )
+        assert parts[f"{kind}_endcap"].layers == parts[f"{kind}_barrel"].layers
+    # Other cell ids are of another technology.
+    encodings = dict.fromkeys(("ECALBarrel", "HCALBarrel", "HCALEndcap"), "system:0:5,layer:5:8,x:32:-16,y:48:-16")
+    z = content["ECALEndcap.position.z"]
+    content["ECALEndcap.position.z"] = np.sign(z) * np.linspace(2000, 2200, z.size).reshape(z.shape)
+    with pytest.raises(ConfigError, match=r"ecal_endcap, absorber 'tungsten:2.1': one layer of 2.1 mm where hits in"):
+        draft_detector(write_made_up(content, encodings=encodings), ABSORBERS)
 
 
 def test_crystals_of_one_layer_are_asked_for_their_depth(made_up, write_made_up):
