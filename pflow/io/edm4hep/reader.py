@@ -541,6 +541,9 @@ def _states(file: PodioFile, sources: Sources, collection: str, span: range) -> 
     """
     if file.columns.has(collection, "momentum.x"):
         x, y, z, px, py, pz, charge = (jagged.flat(file.get(span, collection, key), np.float64) for key in PERIGEE)
+        if at_rest := np.count_nonzero((px == 0) & (py == 0) & (pz == 0)):
+            text = f"{at_rest} of {len(px)} tracks of {collection} have no momentum, and are left out: older EICrecon"
+            sources.notes[f"{collection}.momentum"] = f"{text} has it in track parameters alone, which are not read"
         omega, phi, tan_lambda = kinematics.track_from_momentum(px, py, pz, charge, sources.detector.b_field)
         location = _filled(file.get(span, collection, "charge"), np.int32(ELSEWHERE))
         return location, np.stack([0 * x, 0 * x, phi, omega, tan_lambda, x, y, z])

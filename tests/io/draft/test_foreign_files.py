@@ -1,12 +1,14 @@
 """Files whose collections have names, types and members that no built-in detector knows."""
 
+import dataclasses
+
 import awkward as ak
 import numpy as np
 import pytest
 import uproot
 
 from pflow.errors import InputError
-from pflow.event.events import ImplausibleWarning
+from pflow.event.events import ImplausibleWarning, LeftOutWarning
 from pflow.io.draft import Answers, draft_detector
 from pflow.io.edm4hep.podio import collection_id
 from pflow.io.inspect import inspect_file
@@ -106,6 +108,9 @@ def eic_file(made_up, write):
         for end, side, to in (("from", "rec", name), ("to", "sim", "MCParticles")):
             content[f"_{link}_{side}.index"] = made[f"_TrackLinks_{end}.index"][:, :count]
             content[f"_{link}_{side}.collectionID"] = np.full((4, count), collection_id(to))
+    still = {key.replace("B0", "Still"): values for key, values in content.items() if key.startswith("B0")}
+    content |= {key: 0 * values for key, values in still.items() if "Associations" not in key}
+    tracks["StillTrackerCKFTracks"] = 3
     particles = ("GeneratedParticles", "ReconstructedParticles")
     ones, members = [[1.0]] * 4, ("energy", "charge", "mass", "goodnessOfPID", *(f"momentum.{axis}" for axis in "xyz"))
     content |= {f"{name}.{member}": ones for name in particles for member in members}
@@ -124,7 +129,8 @@ def test_hits_and_tracks_of_edm4eic_are_read(eic_file):
     detector = draft_detector(eic_file, Answers(b_field=1.7)).detector
     assert [calorimeter.collections for calorimeter in detector.calorimeters] == [(name,) for name in EIC_CALORIMETERS]
     assert detector.ecal_inner_radius == pytest.approx(820.0, abs=3.0)
-    assert detector.tracks == ("CentralCKFTracks", "B0TrackerCKFTracks", "CentralCKFTracksUnfiltered")
+    named = ("CentralCKFTracks", "B0TrackerCKFTracks", "CentralCKFTracksUnfiltered", "StillTrackerCKFTracks")
+    assert detector.tracks == named
     assert detector.track_links == ("CentralCKFTracksAssociations",)
     assert detector.references == ("ReconstructedParticles",)
     events = read_events(eic_file, detector=detector)
@@ -136,3 +142,7 @@ def test_hits_and_tracks_of_edm4eic_are_read(eic_file):
     assert ak.to_numpy(tracks.charge).tolist() == linked.charge.to_list()
     radius, z = np.hypot(tracks.calo_position.x, tracks.calo_position.y), abs(tracks.calo_position.z)
     assert ak.all(ak.isclose(radius, detector.ecal_inner_radius) | ak.isclose(z, detector.ecal_inner_z))
+    still = dataclasses.replace(detector, tracks=("StillTrackerCKFTracks",), track_links=())
+    said = "12 of 12 tracks of StillTrackerCKFTracks have no momentum, and are left out: older EICrecon"
+    with pytest.warns(ImplausibleWarning, match=said), pytest.warns(LeftOutWarning, match="found nan"):
+        read_events(eic_file, detector=still)
