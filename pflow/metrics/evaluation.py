@@ -523,7 +523,8 @@ def _finished(total: Evaluation, file: str) -> EvaluationResult:
         rule, e_min = total.settings.rule, total.settings.e_min
         raise InputError(
             f"no true particle is a target under truth rule '{rule}' above {e_min:g} GeV: choose another with --rule "
-            f"({', '.join(RULES)}); `pflow.select_targets(events, rule='{rule}', e_min={e_min:g}).dropped` has reasons",
+            f"({', '.join(RULES)}), or see with pflow inspect whether the links of hits and tracks lead to particles; "
+            f"`pflow.select_targets(events, rule='{rule}', e_min={e_min:g}).dropped` has reasons",
             file=file or None,
         )
     result = total.result()

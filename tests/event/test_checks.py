@@ -1109,7 +1109,7 @@ def test_links_of_events_of_low_energy_are_looked_at(few):
 
 CLD_ECAL = load_detector("cld").calorimeters[0].layers[0]
 DEEP, THIRTY = (dataclasses.replace(CLD_ECAL, **{name: of}) for name, of in (("pitch", 50.5), ("count", 30)))
-LARGE = r"cells of ecal_\w+ are 5\S* mm large \(described: {}\)"
+LARGE = r"cells of ecal_\w+ are 5\S* mm large \(described: {}\): of another detector"
 
 
 @pytest.mark.parametrize(
