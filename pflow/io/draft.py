@@ -233,7 +233,8 @@ def collect(file: PodioFile, stop: int, given: Mapping[str, str]) -> tuple[list[
     flow = [name for name in of["ReconstructedParticle"] if counts[name] or FLOW.search(name)]
 
     def order(name: str, number: int) -> tuple[Any, ...]:
-        return NOT_FIRST.search(name) is not None, -number, name
+        # Of equally many, CLIC's PandoraPFOs are before LooseSelectedPandoraPFOs.
+        return NOT_FIRST.search(name) is not None, -number, len(name), name
 
     tracks = sorted(
         of["Track"], key=lambda name: (name not in linked, "refit" not in name.lower(), *order(name, linked[name]))
@@ -499,7 +500,7 @@ def _calorimeter(
         scale = answers.sim_scale.get(group.name, answers.sim_scale.get(group.kind))
         what = "1 / sampling fraction: deposited to calibrated energy, without which simulated hits are not read"
         note("sim_scale", *(("fill in", what) if scale is None else ("given", "--sim-scale")), scale)
-        note("sim_threshold", "fill in", "GeV, deposited energy from which on a cell is read out")
+        note("sim_threshold", *measure.guess_threshold(group.kind, cells.sample.energy))
     if simulated:
         text = "ns after a straight flight at c, energy before and after which does not count"
         note("sim_time_window", "fill in", text)

@@ -111,7 +111,7 @@ def eic_file(made_up, write):
     still = {key.replace("B0", "Still"): values for key, values in content.items() if key.startswith("B0")}
     content |= {key: 0 * values for key, values in still.items() if "Associations" not in key}
     tracks["StillTrackerCKFTracks"] = 3
-    particles = ("GeneratedParticles", "ReconstructedParticles")
+    particles = ("GeneratedParticles", "LooseReconstructedParticles", "ReconstructedParticles")
     ones, members = [[1.0]] * 4, ("energy", "charge", "mass", "goodnessOfPID", *(f"momentum.{axis}" for axis in "xyz"))
     content |= {f"{name}.{member}": ones for name in particles for member in members}
     content |= {f"{name}.PDG": [[22]] * 4 for name in particles}
