@@ -122,7 +122,7 @@ def _facts(content: FileContent, models: Mapping[str, str], *, all_checks: bool)
         yield "schema", content.schema
         yield "entries", f"{content.num_entries:,}"
         yield "UUID", content.uuid or "none"
-        yield "read as", content.detector or "nothing: no detector fits"
+        yield "read as", content.detector or "nothing (see missing)"
     fitting = (f"{name}: {f'no: {reason}' if reason else 'fits'}" for name, reason in content.detectors.items())
     yield from listed("detectors", fitting)
     if content.detector:

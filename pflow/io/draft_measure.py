@@ -40,6 +40,12 @@ JETS = 8.0  # tracks of an event, on average, from which on the events are of je
 NEUTRALS = 1.06  # factor by which neutral particles near tracks of jets make the scale too small, in ild_g4's Z -> qq
 MAX_FIELD = 10.0  # T, of a detector; a larger one shows other units of lengths or momenta
 
+THRESHOLDS = {
+    "ecal": 5e-5,
+    "hcal": 2.5e-4,
+}  # GeV, of CLD's silicon and scintillator, some 0.3 and 0.5 of a MIP's energy
+MOST_BELOW = 0.1  # largest fraction of the deposited energy below a guessed threshold
+
 PARAMETER = r"(?i)(b_?field|magnetic_?field|solenoid_?field)(_?z)?$"
 """Parameters of a file's metadata that give the field, T."""
 
@@ -202,6 +208,17 @@ def measure_digitisation(samples: Sequence[HitSample]) -> tuple[float, float, in
         return None
     scale, times = float(np.median(ratio)), hits.time[np.isfinite(hits.time)]
     return scale, float(hits.energy[in_hits].min()) / scale, len(ratio), bool(times.any())
+
+
+def guess_threshold(kind: str, energy: Floats) -> tuple[str, str, float | None]:
+    """How, why and at which deposited energy [GeV] cells with these energies are read out, as in CLD."""
+    text, rising = "GeV, deposited energy from which on a cell is read out", np.sort(energy[np.isfinite(energy)])
+    if kind not in THRESHOLDS or not rising.sum() > 0:
+        return "fill in", text, None
+    # With gas as active material all cells are fainter.
+    most = float(rising[np.searchsorted(np.cumsum(rising), MOST_BELOW * rising.sum())])
+    value = min(THRESHOLDS[kind], float(f"{most:.2g}"))
+    return "guessed", f"{text}: CLD's, with at most {MOST_BELOW:.0%} of the energy below it", value
 
 
 def joined(samples: Sequence[HitSample], *, simulated: bool) -> HitSample | None:

@@ -73,6 +73,15 @@ def test_answers_place_collections_without_telling_names_and_give_the_field(made
         draft_detector(path, Answers(place={"Alfa": "ecal_barrel"}))
 
 
+def test_thresholds_are_guessed_as_low_as_the_hits_need():
+    """Silicon of some 0.15 MeV, gas with less energy than CLD's threshold for scintillator, and a muon system."""
+    energy = np.linspace(0.0, 3e-4, 1001)
+    assert measure.guess_threshold("ecal", energy)[::2] == ("guessed", 5e-5)
+    assert measure.guess_threshold("hcal", energy / 100)[2] == pytest.approx(3e-6 * 0.1**0.5, rel=0.02)
+    for kind, of in (("muon", energy), ("ecal", energy[:0]), ("ecal", np.array([np.nan]))):
+        assert measure.guess_threshold(kind, of)[::2] == ("fill in", None)
+
+
 def test_a_file_without_the_field_is_refused(made_up, write_made_up):
     path = write_made_up({key: values for key, values in made_up().items() if "TrackLinks" not in key})
     with pytest.raises(InputError, match=r"nothing in the file tells the field.*--b-field"):
