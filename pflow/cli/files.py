@@ -312,7 +312,8 @@ def _print_draft(draft: DetectorDraft, output: str, fitting: list[str]) -> None:
     print(text_table(("calorimeter", "how", "from", "collections"), places))
     for field in filter(draft.notes.__contains__, SHOWN):
         value = getattr(draft.detector, field)
-        values.append((field, ", ".join(value) if isinstance(value, tuple) else str(value), *draft.notes[field]))
+        text = ", ".join((*value[:3], *["..."] * (len(value) > 3))) if isinstance(value, tuple) else str(value)
+        values.append((field, text, *draft.notes[field]))
     for kind, field in (("ecal", "electron_scale"), ("hcal", "hadron_scale")):
         for part in [part for part in draft.detector.calorimeters if part.kind == kind][:1]:  # all have the same
             note = draft.notes[f"calorimeters.{part.name}.{field}"]

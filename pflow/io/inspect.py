@@ -163,7 +163,11 @@ def _by_events(file: EventFile, stop: int, *, refused: str = "") -> FileContent:
     parts += [part(name, counts[name], reference if name == "reference" else None) for name in there if name != "hits"]
     # A calorimeter without hits cannot show whether its layers are known.
     if without_layers := [calorimeter.name for calorimeter, n, n_layered, _ in rows if n and not n_layered]:
-        source = "no cell encoding" if file.layout is None else f"layout '{file.layout.name}' gives no hits.layer"
+        source = (
+            "no cell encoding with a layer"
+            if file.layout is None
+            else f"layout '{file.layout.name}' gives no hits.layer"
+        )
         reason = f"{source} for {', '.join(without_layers)}"
         missing.append(MissingPart("layers", "models that use the layers of hits", reason))
     checks = [*file.notes(), *unusable[:1]]
@@ -262,4 +266,8 @@ def _readable(content: FileContent, *kinds: str) -> bool:
 def _why_none(content: FileContent, *kinds: str) -> str:
     """Why a file has no such collections: it holds none, or unreadable ones, by name and type."""
     refused = [info for info in content.collections if info.kind in kinds and info.unreadable]
-    return "; ".join(f"{info.name} ({info.type}) has {info.unreadable}" for info in refused) or "none in the file"
+    said = [f"{info.name} ({info.type}) has {info.unreadable}" for info in refused]
+    if "CalorimeterHit" in kinds:  # raw hits, and those of other data models
+        others = (info for info in content.collections if "CalorimeterHit" in info.type and info.kind not in kinds)
+        said += [f"{info.name} is of a type that is not read, {info.type}" for info in others]
+    return "; ".join(said) or "none in the file"

@@ -39,6 +39,11 @@ def test_simulated_hits_need_a_scale_and_deposited_energy_is_said(cld_sim_path):
     deposited = changed(lambda part: dataclasses.replace(part, sim_scale=1.0), "ecal")
     with pytest.warns(ImplausibleWarning, match=r"hits of ecal_barrel, ecal_endcap have the energy that was deposited"):
         read_events(cld_sim_path, detector=deposited)
+    crystals = (dataclasses.replace(CLD.calorimeters[0].layers[0], count=1, pitch=220.0),)
+    deposited = changed(lambda part: dataclasses.replace(part, sim_scale=1.0, layers=crystals), "ecal")
+    with pytest.warns(ImplausibleWarning) as said:
+        read_events(cld_sim_path, detector=deposited)
+    assert not any("deposited" in str(warning.message) for warning in said)
 
 
 def test_a_file_without_tracks_has_a_remedy_that_its_detector_allows(cld_rec):

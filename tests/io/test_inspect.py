@@ -148,8 +148,13 @@ def test_missing_parts_are_listed(write, content, toy, gone, name):
     assert missing(path)[name] == "none in the file"  # without a detector too
 
 
+def test_hits_of_types_that_are_not_read_are_missing_by_name(write, content):
+    path = write(without(content, "A2", "B"), types={"A1": "edm4dr::SimDRCalorimeterHitSimpleCollection"})
+    assert missing(path)["calorimeter hits"] == "A1 is of a type that is not read, edm4dr::SimDRCalorimeterHitSimple"
+
+
 def test_files_without_a_cell_encoding_and_with_unnamed_tracks(write, content, toy):
-    assert missing(write(content), detector=toy) == {"layers": "no cell encoding for ecal"}
+    assert missing(write(content), detector=toy) == {"layers": "no cell encoding with a layer for ecal"}
     renamed = {key.replace("Tracks", "Others"): values for key, values in without(content, "TrackLinks").items()}
     path = write(renamed, encodings=ENCODINGS)
     assert missing(path, detector=toy) == {"tracks": "none that the detector names"}

@@ -273,7 +273,8 @@ def choose_sources(
             f"detector '{detector.name}' does not say sim_scale of {', '.join(unknown)}, the factor from the "
             "deposited to the calibrated energy of simulated hits: write it into its YAML file (1 keeps them)"
         )
-    if uncalibrated := [calorimeter.name for calorimeter in calorimeters if calorimeter.sim_scale == 1]:
+    # In crystals all energy is deposited where it is measured.
+    if uncalibrated := [of.name for of in calorimeters if of.sim_scale == 1 and not 0 < of.n_layers <= 2]:
         text = f"simulated hits of {', '.join(uncalibrated)} have the energy that was deposited: sim_scale is 1"
         notes["sim_scale"] = text
     kinds = {collection.name: collection.kind for collection in list_collections(file)}

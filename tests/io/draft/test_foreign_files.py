@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import uproot
 
+from pflow.cli.main import main
 from pflow.errors import InputError
 from pflow.event.events import ImplausibleWarning, LeftOutWarning
 from pflow.io.draft import Answers, draft_detector
@@ -123,7 +124,7 @@ def eic_file(made_up, write):
 
 
 @pytest.mark.filterwarnings("ignore::pflow.event.events.ImplausibleWarning")  # random energies are of no shower
-def test_hits_and_tracks_of_edm4eic_are_read(eic_file):
+def test_hits_and_tracks_of_edm4eic_are_read(eic_file, tmp_path, capsys):
     with pytest.raises(InputError, match=r"fewer than 3 tracks with a curvature .* in T with --b-field"):
         draft_detector(eic_file)  # momenta do not tell the field
     detector = draft_detector(eic_file, Answers(b_field=1.7)).detector
@@ -131,6 +132,8 @@ def test_hits_and_tracks_of_edm4eic_are_read(eic_file):
     assert detector.ecal_inner_radius == pytest.approx(820.0, abs=3.0)
     named = ("CentralCKFTracks", "B0TrackerCKFTracks", "CentralCKFTracksUnfiltered", "StillTrackerCKFTracks")
     assert detector.tracks == named
+    assert main(["detector", str(eic_file), "-o", str(tmp_path / "eic.yaml"), "--b-field", "1.7"]) == 0
+    assert f"{', '.join(named[:3])}, ...  guessed" in capsys.readouterr().out
     assert detector.track_links == ("CentralCKFTracksAssociations",)
     assert detector.references == ("ReconstructedParticles",)
     events = read_events(eic_file, detector=detector)
