@@ -62,7 +62,7 @@ GROUP_SCALE = 2.3  # the same for a sector of azimuth, a side, ...; healthy file
 # standard deviations beyond it; found in 18,000 groups of hits: at most 5.3 of them beyond 0.12.
 ALIKE, ALIKE_SURE = 0.15, 6.0
 MIN_EVENTS_SCALED = 3  # fewest events of such a group
-MIN_SOFT, MAX_FAINT = 0.03, 0.2  # plausible shares of an event's hits; found: at least 0.054, at most 0.10
+ODD_SCALE = 2.5  # largest ratio of the typical energy of an event's hits to other events'; found: 0.57 to 1.84
 NEAR_LARGEST, SATURATED = 0.9, 10  # of the largest energy, and hits above it, from which on there is a limit
 MIN_EXPECTED, DEAD = 9, 0.1  # fewest events that should have hits in a sector or on a side, and smallest part that has
 LATE = 6.0  # ns after light from the IP that the latest hit of hadronic showers has; found: at least 9
@@ -250,8 +250,10 @@ NO_SIGNAL = ": its particles are reconstructed, too, but the true visible energy
 DECAYED = "{:.0%} of the targets of {n} events are taus, pi0 or others that decay at once, or partons"
 ENTERING = ": give rule 'entering', or the status of stable particles"
 NO_TARGET = "{:.1%} of the hits' energy belongs to no target"
+SHARE = f"tracks of {{n}} events with {BUSY} or more in jets have {{:.2f}} of the energy of their hits"
+PLAUSIBLE = " (0.45 to 1.05 are plausible: look at the field, {b_field:g} T, units and scales)"
 QUANTITIES["events"] = (
-    Quantity("typical hits", "typical", TYPICAL, quantile=0.5, changes=np.log(3.0), relative=True),
+    Quantity("typical hits", "typical hits of the ECAL", TYPICAL, quantile=0.5, changes=np.log(3.0), relative=True),
     # Found in halves of a file: up to 0.06; of jets of 45 and of 250 GeV, and of taus: 0.08.
     *(
         Quantity(
@@ -259,6 +261,8 @@ QUANTITIES["events"] = (
         )
         for kind in ("ECAL", "HCAL")
     ),
+    # Found: 0.6 in CLD's jets, 0.7 in the ILD's, 0.9 in taus; it goes with the field.
+    Quantity("share of tracks", "jets", SHARE, 0.45, 1.05, over="energy", wrong=PLAUSIBLE, least=3),
     # Found: 0.2% to 2.1%; with a fifth of the tracks lost 5% to 8%, without those above 10 GeV 11% to 31%.
     Quantity(
         "lost tracks", "trackless", TRACKLESS_HITS, high=0.03, over="energy", wrong=": are tracks lost?", changes=0.05
@@ -377,13 +381,6 @@ NO_TRACK = ": tracks are lost, or hits lie elsewhere"
 # Found: 0.02 to 0.18, of secondary particles.
 QUANTITIES["stubs"] = (
     Quantity("lost tracks", "lost", LOST, high=0.3, wrong=NO_TRACK, halves=0.2, changes=0.3, least=5),
-)
-
-SHARE = f"tracks of {{n}} events with {BUSY} or more in jets have {{:.2f}} of the energy of their hits"
-PLAUSIBLE = " (0.45 to 1.05 are plausible: look at the field, {b_field:g} T, units and scales)"
-# Found: 0.6 in CLD's jets, 0.7 in the ILD's, 0.9 in taus; it goes with the field.
-QUANTITIES["busy"] = (
-    Quantity("share of tracks", "momentum", SHARE, 0.45, 1.05, over="energy", wrong=PLAUSIBLE, least=3),
 )
 
 TWO_HITS = "{:.0%} of the hits of PART lie in the cell of another one"
@@ -574,11 +571,11 @@ def _odd_events(scales: Scales, detector: Detector) -> Iterator[tuple[str, str, 
 
     for kind in CELLS:
         name = f"hits of the {kind.upper()}"
-        soft, faint = table[f"soft {name}"], table[f"faint {name}"]
+        log, enough = np.log(table[f"typical {name}"]), table[name] >= MANY[name]
+        # A crystal sees whole showers, of any energy.
         layered = any(part.kind == kind and part.n_layers >= N_LAYERS for part in detector.calorimeters)
-        # With energies of a few levels, a fifth of the hits is no scale.
-        if layered and np.isfinite(soft).any() and MIN_SOFT < np.nanmedian(soft) < 1 - MIN_SOFT:
-            odd = (soft < MIN_SOFT) | (faint > MAX_FAINT)
+        if layered and enough.any():
+            odd = enough & (np.abs(log - np.median(log[enough])) > np.log(ODD_SCALE))
             yield "scales of events", f"energies of {name} are on another scale than in other events", table, odd
     stable = table.get("n stable", np.zeros(1))
     is_gun = stable[0] > 0 and np.ptp(stable) == 0  # the same number of particles, and of tracks, in each event
@@ -935,8 +932,10 @@ def _reconstructed(scales: Scales, detector: Detector) -> Iterator[Check]:
 
 def _hard_tracks(scales: Scales) -> Iterator[Check]:
     """Find hard tracks that hits do not confirm, where these have much of the energy of all events or of one."""
-    if "without hits" not in (table := scales.table("busy")):
+    table = scales.table("events")
+    if "without hits" not in table or not (busy := table["tracks"] >= BUSY).any():
         return
+    table = _rows(table, busy)
     momentum, number, energy = table["without hits"], table["n without hits"], table["all most"]
     many = number.sum() >= MIN_ASTRAY and momentum.sum() > ASTRAY * energy.sum()
     odd = number > 0 if many else momentum > ASTRAY_IN_ONE * energy

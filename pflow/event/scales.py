@@ -38,15 +38,14 @@ MAX_ROWS = 100_000  # of a table; more are thinned evenly
 MAX_HITS = 5000  # of a calorimeter and chunk, from all its events, that are compared one by one with its description
 ONE_IN = 16  # of so many cells, one is checked for a second hit
 LARGEST = 30.0  # GeV that no hit of a layer has: found up to 13
-BELOW, MIN_BELOW = {"soft": 1.3, "faint": 0.5}, 100
-"""Factors on the fifth of a chunk's hit energies below which hits are soft and faint; fewest hits for their share."""
+MIN_FIFTH = 100  # fewest hits of an event of which the energy is given below which a fifth of them are
 OFF_GRID = 0.29  # shift of positions before rounding, in quarters of a cell: cell centres may end in halves
 
 OFF_BY = (0.1, 0.03)  # relative transverse momentum, and rad, that a track may be off its particle
 HARD_TRACK = 5.0  # GeV
 MIN_PHOTON, MIN_PION, PI0_RANGE = 0.5, 2.0, (0.08, 0.22)  # GeV: photons, their pairs, and the pairs' masses
 MIN_PARTICLES = 4  # fewest particles of an event with neutral pions
-GRID, MIN_CROWD, CROWDS = 0.05, 300, 8  # rad; fewest hits of an event in which hits without a neighbour are counted
+BESIDE, MIN_CROWD, CROWDS = 0.07, 300, 8  # rad; fewest hits of an event, and most events, where lone hits are counted
 VERY_HARD = 10.0  # GeV, from which one track with a wrong momentum changes an event; 0.1% have no hits where they enter
 MIN_LINKED = 20  # fewest hits of an event in a calorimeter whose links are looked at
 MIN_IN_LAYER, MOST_IN_LAYER = 20, 300  # hits of a layer for the size of its cells
@@ -98,9 +97,9 @@ class Scales:
     """Measured quantities of one or more chunks, in tables of at most `MAX_ROWS` rows; ``+`` joins them.
 
     `tables`, by name: ``events``, some of their ``hits``, their ``tracks``, ``trails`` (of tracks above
-    `MIN_MOMENTUM`), ``stubs`` (of charged particles that enter the ECAL), and ``busy`` events (of at least `BUSY`
-    tracks). A table holds the entries that are multiples of its number in `steps`. `n_events`: number of all entries.
-    `detectors` and `paths`: of the chunks, without repetition; the column ``file`` is an index into `paths`.
+    `MIN_MOMENTUM`), and ``stubs`` (of charged particles that enter the ECAL). A table holds the entries that are
+    multiples of its number in `steps`. `n_events`: number of all entries. `detectors` and `paths`: of the chunks,
+    without repetition; the column ``file`` is an index into `paths`.
     """
 
     detectors: tuple[Detector, ...] = ()
@@ -180,10 +179,7 @@ def measure(events: Events, particles: ak.Array | None = None, *, targets: Mappi
         deposits = TrackDeposits.of(events, hits)
         measured |= {"tracks": _of_tracks(events), "trails": deposits.trails, "stubs": deposits.stubs}
         measured["events"] |= _without_hits(hits, deposits) | {"trackless": deposits.trackless}
-        busy = _busy(events)
-        columns = ("event", "momentum", "energy", "all most", "without hits", "n without hits")
-        measured["busy"] = {name: measured["events"][name][busy] for name in columns}
-        measured["busy"]["momentum"] = np.where(_in_jets(events)[busy], measured["busy"]["momentum"], np.nan)
+        measured["events"]["jets"] = np.where(_in_jets(events), measured["events"]["momentum"], np.nan)
     tables = {}
     for name, table in measured.items():
         event = table.pop("event")
@@ -206,13 +202,13 @@ def _busy(events: Events) -> Mask:
 
 
 def _in_jets(events: Events) -> Mask:
-    """Whether half of the momentum of each event's tracks is of some with another one within `ALONE` at the IP.
+    """Whether each event has many tracks, and half of their momentum in some with another one within `ALONE` at the IP.
 
     Jets have a typical share of charged particles; of single ones it is any, and each is compared with what it leaves.
     """
     momentum, bounds = jagged.vectors(events.tracks, field="momentum"), jagged.offsets(jagged.count(events.tracks))
     size, (_, angle) = np.linalg.norm(momentum, axis=1), nearest_other(unit_vector(momentum), bounds)
-    return np.asarray(2 * jagged.total(size * (angle < ALONE), bounds) > jagged.total(size, bounds))
+    return _busy(events) & (2 * jagged.total(size * (angle < ALONE), bounds) > jagged.total(size, bounds))
 
 
 def _by_part(
@@ -228,29 +224,23 @@ def _by_part(
 
 
 def _of_events(events: Events, hits: FlatHits, particles: ak.Array | None) -> dict[str, npt.NDArray[Any]]:
-    """Energy and momentum of tracks of each event, GeV, numbers of its objects, typical energy of its hits in the ECAL,
-    beside many tracks (`BUSY`) the energy below which a fifth of its hits are, GeV, shares of soft and faint hits
-    (`BELOW`), the opening angle of its energy, rad, and sums over its first hits; NaN of few or left-out ones."""
+    """Energy and momentum of tracks of each event, GeV, numbers of its objects, typical energies of its hits, beside
+    many tracks (`BUSY`) the energies below which a fifth of them are, GeV, the opening angle of its energy, rad, and
+    sums over its first hits; NaN of few or left-out ones."""
     detector, n_hits, used = events.detector, np.diff(hits.bounds), hits.energy > 0
     table = {"event": np.arange(len(events)), "energy": hits.total(hits.energy), "n_hits": n_hits}
     table |= _by_part(detector, hits, slice(None), hits=used)
-    busy = _busy(events)
+    log, busy = np.log(hits.energy, where=used, out=np.zeros(len(used), np.float32)), _busy(events)
     for name, number in (("hits of the ECAL", ECAL), ("hits of the HCAL", HCAL)):
         mine = used & (hits.kind == number)
-        some = hits.energy[np.flatnonzero(mine)]
-        low = np.quantile(some[:: 1 + len(some) // MAX_HITS], 0.2) if len(some) else 0.0
         table[name] = n_mine = hits.total(mine)
         table[f"lone {name}"] = _alone(hits, mine, np.flatnonzero(n_mine >= MIN_CROWD))
-        few = np.where(n_mine >= MIN_BELOW, n_mine, np.nan)
-        table |= {f"{what} {name}": hits.total(mine & (hits.energy < by * low)) / few for what, by in BELOW.items()}
+        table[f"typical {name}"] = np.exp(hits.total(log * mine) / np.where(n_mine > 0, n_mine, np.nan))
         fifth = table[f"fifth {name}"] = np.full(len(events), np.nan)
-        for i in np.flatnonzero(busy & (n_mine >= MIN_BELOW)):
+        for i in np.flatnonzero(busy & (n_mine >= MIN_FIFTH)):
             of_event = slice(*hits.bounds[i : i + 2])
             energy = hits.energy[of_event][mine[of_event]]
             fifth[i] = np.partition(energy, len(energy) // 5)[len(energy) // 5]
-        if number == ECAL:
-            log = np.log(hits.energy, where=mine, out=np.zeros(len(mine), np.float32))
-            table["typical"] = np.exp(hits.total(log) / np.where(n_mine > 0, n_mine, np.nan))
     table["start"], table["place"] = first_hits(events).T
     weight = hits.energy / np.maximum(hits.distance, 1.0)  # hits that were left out are at the origin
     length = np.linalg.norm([hits.total(weight * along) for along in hits.position], axis=0)
@@ -278,25 +268,18 @@ def count_copies(event: Index, momentum: Array, n_events: int) -> Index:
 
 
 def _alone(hits: FlatHits, mine: Mask, events: Index) -> Floats:
-    """Number of hits of each of these `events` without another one beside them, NaN of the other events.
+    """Number of hits of each of these `events` without another one within `BESIDE`, seen from the IP, NaN of others.
 
-    Beside a hit: in its or the eight neighbouring parts of a grid of polar angle and azimuth, of `GRID` rad. At most
-    `CROWDS` of the events, evenly spaced, are looked at: noise is in all of them.
+    At most `CROWDS` of the events, evenly spaced, are looked at: noise is in all of them.
     """
+    from scipy.spatial import cKDTree  # here: its import takes a twentieth of the start of a reconstruction
+
     n_alone = np.full(len(hits.bounds) - 1, np.nan)
-    events = events[:: 1 + len(events) // CROWDS]
-    rows = np.concatenate([np.zeros(0, np.int64), *(np.arange(*hits.bounds[i : i + 2]) for i in events)])
-    rows = rows[mine[rows]]
-    x, y, z = hits.position[:, rows]
-    n_polar, n_azimuth = round(np.pi / GRID) + 2, round(2 * np.pi / GRID)  # two more, beyond the poles
-    polar = (np.arctan2(np.hypot(x, y), z) / GRID).astype(np.int64) + 1
-    azimuth = np.floor(np.arctan2(y, x) / (2 * np.pi) * n_azimuth).astype(np.int64) % n_azimuth
-    event = np.searchsorted(events, hits.event[rows])
-    part = (event * n_polar + polar) * n_azimuth + azimuth
-    grid = np.bincount(part, minlength=len(events) * n_polar * n_azimuth).reshape(-1, n_polar, n_azimuth)
-    grid = grid + np.roll(grid, 1, axis=2) + np.roll(grid, -1, axis=2)
-    grid[:, 1:-1] += grid[:, :-2] + grid[:, 2:]
-    n_alone[events] = np.bincount(event, grid.ravel()[part] == 1, len(events))
+    for i in events[:: 1 + len(events) // CROWDS]:
+        rows = hits.bounds[i] + np.flatnonzero(mine[slice(*hits.bounds[i : i + 2])])
+        towards = (hits.position[:, rows] / hits.distance[rows]).T
+        _, nearest = cKDTree(towards).query(towards, k=[2], distance_upper_bound=BESIDE)  # the first is the hit itself
+        n_alone[i] = np.count_nonzero(nearest == len(rows))
     return n_alone
 
 

@@ -676,7 +676,7 @@ def test_a_rare_shower_of_a_photon_makes_it_no_hadron(data_dir):
 @pytest.mark.parametrize("hole", [900.0, 9000.0])
 def test_a_wide_hole_of_the_endcaps_or_no_ecal_makes_no_track_wrong(many, hole):
     events = without_part("ecal", lambda of: np.hypot(of[PLACE[0]], of[PLACE[1]]) < hole)(many)
-    assert not measure(events).table("busy")["n without hits"].any()
+    assert not measure(events).table("events")["n without hits"].any()
 
 
 def test_tracks_of_many_events_are_looked_at_and_right(many):
@@ -937,10 +937,11 @@ def test_a_share_of_the_energy_is_expected_of_tracks_in_jets_alone(jets):
 def test_few_hard_tracks_without_hits_are_said_if_they_have_much_of_the_energy(jets, n, share, said):
     """Of five or six events the first `n` have a track with this share of their energy."""
     scales = measure(jets.without_truth())
-    busy = dict(scales.table("busy"))
-    busy["n without hits"] = (np.arange(len(busy["entry"])) < n) * 1.0
-    busy["without hits"] = share * busy["n without hits"] * busy["all most"]
-    changed = dataclasses.replace(scales, tables={**scales.tables, "busy": busy})
+    table = dict(scales.table("events"))
+    busy = table["tracks"] >= 12
+    table["n without hits"] = 1.0 * (busy & (np.cumsum(busy) <= n))
+    table["without hits"] = share * table["n without hits"] * table["all most"]
+    changed = dataclasses.replace(scales, tables={**scales.tables, "events": table})
     assert ("hard tracks" in {check.name for check in compare(changed) if not check.good}) == said
 
 
