@@ -44,7 +44,6 @@ from pflow.physics.pdg import is_invisible
 
 RULES = ("calo", "stable", "entering")  # names of the truth rules
 STABLE_STATUS = (1,)  # generator status of stable particles: HepMC's
-MOST_NAMED = 10  # largest number of status codes in a message
 DECAYED = 0.9  # smallest share of its energy that a decayed particle's final descendants have; a radiating one's: less
 MIN_VISIBLE_ENERGY = 0.1  # smallest energy in hits, GeV, that makes a particle visible under ``stable``
 MIN_VISIBLE_FRACTION = 0.05  # smallest fraction of its energy in hits that makes a particle visible under ``stable``
@@ -118,7 +117,8 @@ class Targets:
 
     @functools.cached_property
     def dropped(self) -> ak.Array:
-        """[event, particle]: index (int64, into ``events.truth``), pdg, energy [GeV], reason (text)."""
+        """[event, particle]: index (int64, into ``events.truth``), pdg, reason (text), energy, hit_energy, and the
+        energy needed in hits, GeV."""
         return self.list_dropped()
 
 
@@ -234,13 +234,10 @@ def unknown_status(codes: npt.NDArray[np.integer[Any]], stable_status: Sequence[
     if not len(codes) or np.isin(codes, stable_status).any():
         return ""
     of_generator = codes[codes != 0] if codes.any() else codes  # 0: made by the simulation
-    frequencies = Counter(of_generator.tolist()).most_common()
-    named = ", ".join(f"{code} ({n} times)" for code, n in frequencies[:MOST_NAMED])
-    more = f" and {len(frequencies) - MOST_NAMED} rarer ones" if len(frequencies) > MOST_NAMED else ""
-    expected = ", ".join(map(str, stable_status))
+    found = ", ".join(f"{code} ({n} times)" for code, n in Counter(of_generator.tolist()).most_common(10))
     remedy = "option stable-status" if codes.any() else "the rule 'calo' needs none"
-    targets = f"as targets of the rule 'stable' have ({remedy})"
-    return f"no particle has status {expected}, {targets}; found are {named}{more}"
+    expected = f"no particle has status {', '.join(map(str, stable_status))}, as targets of the rule 'stable' have"
+    return f"{expected} ({remedy}); found are most often {found}"
 
 
 class Ancestry:
@@ -349,23 +346,14 @@ def _needed(energy: Floats) -> Floats:
 def _dropped(
     ancestry: Ancestry, mask: Mask, e_min: float, unseen: Mask, hit_energy: Floats, needed: Floats
 ) -> ak.Array:
-    energy = ancestry.energy
-
-    def reason(row: int) -> str:
-        if unseen[row]:
-            return "invisible"
-        if energy[row] <= e_min:
-            return f"energy not above {e_min:g} GeV"
-        if needed[row] > 0:
-            return f"no track and {hit_energy[row]:.3g} GeV in hits, less than {needed[row]:.3g} GeV"
-        return "no hit has its largest weight for it"
-
     rows = np.flatnonzero(mask)
-    columns: dict[str, Any] = {
-        "index": ancestry.local[rows],
-        "pdg": ancestry.pdg[rows],
-        "energy": energy[rows],
-        "reason": ak.from_numpy(np.array([reason(int(row)) for row in rows], dtype=np.str_)),
-    }
+    energy = ancestry.energy[rows]
+    reasons = np.select(
+        [unseen[rows], energy <= e_min, needed[rows] > 0],
+        ["invisible", f"energy not above {e_min:g} GeV", "no track, and too little energy in hits"],
+        "no hit has its largest weight for it",
+    )
+    columns = {"index": ancestry.local[rows], "pdg": ancestry.pdg[rows], "reason": ak.from_numpy(reasons)}
+    columns |= {"energy": energy, "hit_energy": hit_energy[rows], "needed": needed[rows]}
     counts = np.bincount(ancestry.event[rows], minlength=len(ancestry.counts))
     return jagged.unflatten(ak.zip(columns, depth_limit=1), counts)
