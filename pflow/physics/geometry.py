@@ -359,14 +359,6 @@ def kind_index(detector: Detector) -> Index:
     return np.array([KINDS.index(calorimeter.kind) for calorimeter in detector.calorimeters])
 
 
-LENGTHS = "radiation and interaction lengths of layers"
-REMEDIES = {
-    LENGTHS: "pflow detector FILE {} computes lengths",
-    "hadron_scale": "pflow detector FILE measures hadron_scale with enough isolated tracks",
-}
-"""Remedy for each field that the description of a calorimeter lacks; {}: options for their kinds."""
-
-
 def check_described(detector: Detector) -> None:
     """Refuse a detector for `Geometry`; the ConfigError names a calorimeter with an incomplete description."""
     lacking: dict[str, list[str]] = {}
@@ -376,20 +368,20 @@ def check_described(detector: Detector) -> None:
             "cell_size": calorimeter.cell_size is None,
             "inner_radius or inner_z": calorimeter.inner_radius is None and calorimeter.inner_z is None,
             "layers": not layers,
-            LENGTHS: any(None in (part.radiation_lengths, part.interaction_lengths) for part in layers),
+            "radiation and interaction lengths of layers": any(
+                None in (part.radiation_lengths, part.interaction_lengths) for part in layers
+            ),
             "hadron_scale": calorimeter.kind == "hcal" and calorimeter.hadron_scale is None,
         }
         for name in (name for name, missing in lacks.items() if missing):
             lacking.setdefault(name, []).append(calorimeter.name)
     if lacking:
         missing = "; ".join(f"{field} of {', '.join(names)}" for field, names in lacking.items())
-        kinds = dict.fromkeys(c.kind for c in detector.calorimeters if c.name in lacking.get(LENGTHS, ()))
-        absorbers = " ".join(f"--absorber {kind}=MATERIAL:MM" for kind in kinds)
-        remedies = [text.format(absorbers) for field, text in REMEDIES.items() if field in lacking]
         raise ConfigError(
             f"the model reads the geometry of the calorimeters, and detector '{detector.name}' does not say {missing}: "
-            f"complete its YAML file ({'; '.join(remedies) or 'pflow detector FILE measures it'}; of an ntuple "
-            "by hand, as in configs/detector/ild_g4.yaml)"
+            "complete its YAML file (pflow detector FILE measures cells, layers and, with enough isolated tracks, "
+            "hadron_scale, and computes lengths with --absorber ecal=MATERIAL:MM --absorber hcal=MATERIAL:MM; of an "
+            "ntuple by hand, as in configs/detector/ild_g4.yaml)"
         )
 
 

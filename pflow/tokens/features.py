@@ -285,16 +285,11 @@ def feature_columns(events: Events, part: str, names: Sequence[str]) -> list[Flo
     """
     if getattr(events, part) is None:
         remedy = ""
-        if part == "tracks" and events.detector.truth_tracks is not None:
-            remedy = "; --truth-tracks makes them from Monte Carlo particles and simulated tracker hits"
-        elif part == "tracks":
-            remedy = (
-                f", and detector '{events.detector.name}' does not describe how to make them (truth_tracks): give a "
-                "file with tracks, or one with simulated tracker hits (edm4hep::SimTrackerHit), which pflow detector "
-                "describes"
-            )
         if part == "tracks":
-            remedy += "; a model of one or two photons reads hits alone (--checkpoint ild-g4-photon)"
+            remedy = f", and detector '{events.detector.name}' does not describe how to make them (truth_tracks)"
+            if events.detector.truth_tracks is not None:
+                remedy = "; --truth-tracks makes them from Monte Carlo particles and simulated tracker hits"
+            remedy += ": give a file with tracks, or a model of photons that reads hits alone (ild-g4-photon)"
         raise events.error(f"the model reads {part.replace('_', ' ')}, and none were read{remedy}", field=part)
     matrix = []
     # One dictionary for all features of a part: they share lengths and depths through it.

@@ -17,16 +17,6 @@ from pflow.physics.pdg import CLASS_PDG, CLASSES, charges, class_index, class_of
 
 CHARGES = (-1, 0, 1)  # the charge vocabulary, in e. Index 0 is -1, index 1 is 0, index 2 is +1
 
-NEXT_CLASS = {
-    "charged_hadron": ("muon", "electron", "neutral_hadron", "photon"),
-    "neutral_hadron": ("photon", "charged_hadron", "electron", "muon"),
-    "photon": ("neutral_hadron", "electron", "charged_hadron", "muon"),
-    "electron": ("muon", "charged_hadron", "photon", "neutral_hadron"),
-    "muon": ("charged_hadron", "electron", "neutral_hadron", "photon"),
-}
-"""Which classes replace one that is not in the training files, in this order: first those with the same charge (0 or
-not), then those with the most similar showers."""
-
 
 def charge_index(charge: npt.ArrayLike) -> Index:
     """Index into `CHARGES` of each charge in e, same shape; of a multiple charge only the sign is kept."""
@@ -42,7 +32,7 @@ class PdgVocabulary:
 
     With `coarse` the codes stand for the five classes (`pflow.physics.pdg.CLASS_PDG`), which makes every code known.
     Else a code that is not in the vocabulary becomes the most frequent one of its class (of equally frequent ones the
-    smallest), or of the first class of `NEXT_CLASS` that the vocabulary has.
+    smallest); where the vocabulary has no code of the class, of another one, if possible of the same charge (0 or not).
     """
 
     codes: tuple[int, ...]
@@ -80,8 +70,10 @@ class PdgVocabulary:
             # The dictionary below keeps the last of each class: the most frequent, of equals the smallest code.
             rising = sorted(range(len(self)), key=lambda i: (self.counts[i], -self.codes[i]))
             most_frequent = {class_of(self.codes[i]): i for i in rising}
-            orders = [(name, *NEXT_CLASS[name]) for name in CLASSES]
-            stand_in = [next(most_frequent[name] for name in order if name in most_frequent) for order in orders]
+            stand_in = [
+                most_frequent[min(most_frequent, key=lambda of: (of != name, (of in CHARGED) != (name in CHARGED)))]
+                for name in CLASSES
+            ]
             index = np.where(unknown, np.array(stand_in)[class_index(absolute)], index)
         return index, unknown
 
