@@ -12,6 +12,7 @@ training sample narrows some.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import logging
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
@@ -24,8 +25,8 @@ from pflow.event.closure import HADRON_RESPONSE, HARD, MIN_MOMENTUM, N_LAYERS, R
 from pflow.event.events import ImplausibleWarning
 from pflow.event.scales import BUSY, LARGEST, PI0, VERY_HARD, SampleScales, Scales, Table
 from pflow.physics.arrays import Floats, Index, Mask
-from pflow.physics.detector import ECAL, FACES, HCAL, KINDS, Calorimeter, Detector, calibration_digest
-from pflow.physics.geometry import ECAL_MEASURES, FIELD, barrel_shape, kind_index, layer_pitches, measures
+from pflow.physics.detector import FACES, Calorimeter, Detector, calibration_digest
+from pflow.physics.geometry import ECAL_MEASURES, FIELD, barrel_shape, layer_pitches, measures
 from pflow.physics.pdg import mass_of
 
 MANY = {"hits of the ECAL": 100, "hits of the HCAL": 100, "tracks": 6}
@@ -44,13 +45,14 @@ NEAR_MOST, MIN_MOST = 0.1, 30
 # Standard deviations beyond the plausible range from which a value, and a block of a file, is reported.
 SURE, VERY_SURE = 3.0, 5.0
 SPREAD = 0.06  # relative spread of a ratio of an event's energies that is assumed beside the measured one
-MIN_TRACKS, MIN_HALF = 8, 20  # fewest tracks in the barrel or the endcaps, and in half of them
+MIN_TRACKS, MIN_HALF = 8, 20  # fewest tracks in the barrel, the endcaps or a sector, and in half of them
 MIN_HITS = 200  # fewest hits of a calorimeter
 OF_PHOTONS = 0.05  # showers of hadrons in an event with hits in an HCAL; found: of photons 0.001, of single ones 0.1
 SCATTER = 0.06  # largest difference of the quartiles of momentum errors of particles from the IP
 N_BLOCKS = 25  # parts of a file that are compared,
 BLOCK = {"trails": 20, "stubs": 20, "linked": 20, "tracks": 20, "events": 5}  # and their smallest sizes
 SECTORS = 16  # parts of azimuth: an octant that has no hits holds one of them as a whole
+HALVES = {"at +x": "x", "at +y": "y", "at +z": "z"}  # and the axes that divide them
 MIN_BESIDE, MIN_EVENTS_BESIDE = 20, 8  # hits and events of the next layer, from which on a layer without any is dead,
 MANY_BESIDE = 100  # or its hits in fewer events
 MIN_OTHERS = 10  # fewest events beside a run that lacks hits
@@ -64,7 +66,6 @@ ALIKE, ALIKE_SURE = 0.15, 6.0
 MIN_EVENTS_SCALED = 3  # fewest events of such a group
 ODD_SCALE = 2.5  # largest ratio of the typical energy of an event's hits to other events'; found: 0.57 to 1.84
 NEAR_LARGEST, SATURATED = 0.9, 10  # of the largest energy, and hits above it, from which on there is a limit
-MIN_EXPECTED, DEAD = 9, 0.1  # fewest events that should have hits in a sector or on a side, and smallest part that has
 LATE = 6.0  # ns after light from the IP that the latest hit of hadronic showers has; found: at least 9
 DENSE = 4.0, 0.1  # times the energy of the fifth hit, and the share of hits above that showers have; of muons: to 0.07
 LIGHT = 299.8  # mm/ns
@@ -172,10 +173,9 @@ class Quantity(NamedTuple):
     """A column of a table with the plausible range of its `quantile`, of its mean (None) or its ratio to `over`.
 
     `text`: message with the value and the number `n` of rows, to which `wrong` is appended where it is not plausible.
-    `halves` and `changes`: largest plausible difference between halves of the detector, and between parts of a file;
-    of logarithms if `relative`. `sectors`: smallest plausible value in one of `SECTORS` of azimuth. Fewer rows than
-    `least` (or, of the column `counted`, a smaller sum) say nothing. `each`: plausible means or ratios of single
-    events, of `of_each` rows (or sum) and more.
+    `halves` and `changes`: largest plausible difference of a half or a sector of the detector from the rest, and of a
+    part of a file; of logarithms if `relative`. Fewer rows than `least` (or, of the column `counted`, a smaller sum)
+    say nothing. `each`: plausible means or ratios of single events, of `of_each` rows (or sum) and more.
     """
 
     name: str
@@ -188,7 +188,6 @@ class Quantity(NamedTuple):
     wrong: str = ""
     halves: float = np.inf
     changes: float = np.inf
-    sectors: float = -np.inf
     relative: bool = False
     least: int = 8
     counted: str = ""
@@ -316,7 +315,7 @@ QUANTITIES["tracks"] = (
     Quantity("links", "linked", LINKED.format("tracks"), 0.75),
     Quantity("linked tracks", "linked", LINKED.format("tracks"), 0.9, least=100),
     Quantity("field", "pt_ratio", PT_RATIO, 0.98, 1.02, 0.5, wrong="; {fit:.3g} T would fit", changes=0.02),
-    Quantity("momenta", "right", OFF_TRACKS, 0.85, sectors=0.6, halves=0.15, each=(0.5, np.inf)),
+    Quantity("momenta", "right", OFF_TRACKS, 0.85, halves=0.15, each=(0.5, np.inf)),
     Quantity("momenta", "hard right", OFF_TRACKS.replace("tracks", "tracks above 5 GeV"), 0.85),
     Quantity("track directions", "angle", ANGLE, high=0.005, quantile=0.5, changes=0.005),
 )
@@ -354,7 +353,7 @@ CELL = "a minimum ionising particle leaves {{:.3g}} GeV in a cell of the {}, by 
 OWN = "{:.0%} of the hits where {n} tracks enter are linked to the track's particle"
 HALF_OWN = "half of {n} tracks have up to {:.0%} of the hits where they enter linked to their particle"
 QUANTITIES["trails"] = (  # lengths in cells
-    Quantity("entries", "trail", ENTRIES, 0.65, halves=0.15, sectors=0.4, changes=0.3, each=(0.3, np.inf)),
+    Quantity("entries", "trail", ENTRIES, 0.65, halves=0.15, changes=0.3, each=(0.3, np.inf)),
     Quantity("lost hits", "layers", LAYERS, 0.93, halves=0.06, changes=0.15),
     Quantity("place", "ecal_azimuth", f"{ENTERS}azimuth", -0.6, 0.6, 0.5, changes=1.0),
     Quantity("place", "ecal_polar", f"{ENTERS}polar angle", -0.6, 0.6, 0.5, changes=1.0),
@@ -423,8 +422,8 @@ def compare(scales: Scales, sample: SampleScales | None = None) -> list[Check]:
     if (detector := scales.detector) is None:
         return []
     checks = [*_quantities(scales, detector, sample), *_each_event(scales, detector), *_calorimeters(scales, detector)]
-    checks += [*_dead_parts(scales, detector), *_too_few(scales, detector), *_reconstructed(scales, detector)]
-    checks += [*_hard_tracks(scales), *_photon_energies(scales), *_changes(scales, detector)]
+    checks += [*_too_few(scales, detector), *_reconstructed(scales, detector), *_hard_tracks(scales)]
+    checks += [*_photon_energies(scales), *_changes(scales, detector)]
     checks += [] if sample is None else _sample(scales, detector, sample)
     said: dict[str, dict[bool, dict[str, None]]] = {}  # texts by name and result, without repetition
     for name, good, text in checks:
@@ -475,42 +474,39 @@ def _quantities(scales: Scales, detector: Detector, sample: SampleScales | None)
                 good = q.separation(estimate, Estimate(expected, 0.0, 0), np.log(NARROWED[q.column])) <= SURE
                 more = "" if good else f", and in the training sample of the model {expected:.3g}"
             yield Check(q.name, good, text + more)
-            for axis in "zxy" if q.halves < np.inf else "":
-                plus, minus = (q.estimate(table, inside & (sign * table[axis] > 0)) for sign in (1, -1))
-                if min(plus.n, minus.n) >= MIN_HALF and q.separation(plus, minus, q.halves) > SURE:
-                    halves = f"{q.value(plus)} at +{axis} and {q.value(minus)} at -{axis}"
-                    yield Check(q.name, False, f"{text}: {halves}")
-            if estimate.value >= q.low and (empty := _empty_sectors(q, table, inside)):
-                yield Check(q.name, False, f"{text}: {empty}")
+            for side, mine in _sides(table).items() if q.halves < np.inf else ():
+                part, others = (q.estimate(table, inside & some) for some in (mine, ~mine))
+                few = MIN_TRACKS if q.quantile is None and side not in HALVES else MIN_HALF
+                sure = SURE if side in HALVES else VERY_SURE  # of 16 sectors one is off by chance
+                if min(part.n, others.n) >= few and q.separation(part, others, q.halves) > sure:
+                    found = f"{q.value(part)} of {part.n} {side}, {q.value(others)} elsewhere"
+                    yield Check(q.name, False, f"{text}: {found}")
 
 
 def _too_few(scales: Scales, detector: Detector) -> Iterator[Check]:
     """Say in which regions too few tracks were compared with what they leave, and what is not known there."""
-    trails, said = scales.table("trails"), set[str]()
+    trails = scales.table("trails")
     endcap = trails.get("endcap", np.zeros(0)) > 0
+    regions = {"the barrel": ~endcap, "the endcaps": endcap}
     for column, what, unknown, kind in TOO_FEW:
         known = np.isfinite(trails.get(column, np.zeros(0)))
-        n_tracks = {"the barrel": np.count_nonzero(known & ~endcap), "the endcaps": np.count_nonzero(known & endcap)}
+        n_tracks = {where: np.count_nonzero(known & inside) for where, inside in regions.items()}
         few = {where: n for where, n in n_tracks.items() if n < MIN_TRACKS}
         # Where each region has too few, `_quantities` takes both together.
-        together = len(few) == len(n_tracks) and sum(few.values()) >= MIN_TRACKS
-        new = [f"{n} in {where}" for where, n in few.items() if where not in said]
-        if new and not together and any(part.kind == kind for part in detector.calorimeters):
-            text = f"too few {what} to check {unknown}: {' and '.join(new)} ({MIN_TRACKS} are needed)"
-            yield Check(UNCHECKED, True, text)
-            said |= few.keys()
+        together = len(few) == 2 and sum(few.values()) >= MIN_TRACKS
+        if few and not together and any(part.kind == kind for part in detector.calorimeters):
+            found = " and ".join(f"{n} in {where}" for where, n in few.items())
+            yield Check(UNCHECKED, True, f"too few {what} to check {unknown}: {found} ({MIN_TRACKS} are needed)")
+            regions = {where: inside for where, inside in regions.items() if where not in few}
 
 
-def _empty_sectors(q: Quantity, table: Table, inside: Mask) -> str:
-    """Sectors of azimuth in which a quantity is below the smallest plausible value, in words."""
-    if q.sectors == -np.inf:
-        return ""
-    texts, sector = [], _sector(table["x"], table["y"])
-    for number in range(SECTORS):
-        part = q.estimate(table, inside & (sector == number))
-        if part.n >= MIN_TRACKS and part.value + SURE * part.sigma < q.sectors:
-            texts.append(f"{q.value(part)} of {part.n} {_degrees(number)}")
-    return ", ".join(texts)
+def _sides(place: Table) -> dict[str, Mask]:
+    """`HALVES` of a detector and `SECTORS` of azimuth by name, bool [row] of the columns x, y and z."""
+    sides = {half: place[axis] > 0 for half, axis in HALVES.items()}
+    sector = np.floor(SECTORS / 2 * (np.arctan2(place["y"], place["x"]) / np.pi + 1)) % SECTORS
+    edges = [f"{i * 360 / SECTORS - 180:g}" for i in range(SECTORS + 1)]
+    names = (f"between {low} and {high} degrees of azimuth" for low, high in itertools.pairwise(edges))
+    return sides | {name: sector == i for i, name in enumerate(names)}
 
 
 def _each_event(scales: Scales, detector: Detector) -> Iterator[Check]:
@@ -640,7 +636,7 @@ GENERAL = {
     "faces": "hits lie within their calorimeters as described",
     "layers": "layers follow the depth of the hits",
     "times": "hits come with light from the IP, and the latest are those of hadronic showers",
-    "dead parts": "ECAL and HCAL have hits at all azimuths and on both sides",
+    "dead parts": "no layer between others is without hits",
     "links": "hits and tracks are linked to particles",
 }
 """Texts of what holds for all events, calorimeters or parts of a file."""
@@ -700,9 +696,7 @@ def _energies(scales: Scales, part: Calorimeter, hits: Table) -> Iterator[Check]
     busy = (hits["busy"] > 0) & fine
     # Of two crystals the first sees where all showers begin, the second most of them.
     layered = part.n_layers == 0 or part.n_layers >= N_LAYERS
-    groups = {"at +z": hits["z"] > 0} | ({"in layers of even number": layer % 2 == 0} if layered else {})
-    sector = _sector(hits["x"], hits["y"])
-    groups |= {_degrees(number): sector == number for number in range(SECTORS)}
+    groups = _sides(hits) | ({"in layers of even number": layer % 2 == 0} if layered else {})
     ratios = {where: _ratio(energy, inside, event, GROUP_SCALE, busy=busy) for where, inside in groups.items()}
     edges, lengths = _edges(part)
     # A scan may read every second layer, of which the last one then has less behind it, and no less energy.
@@ -856,53 +850,14 @@ def _dead_layers(layer: Index, event: Index, n_layers: int) -> Iterator[tuple[in
     inside = (layer >= 0) & (layer < n_layers)
     n = np.bincount(layer[inside], minlength=n_layers)
     # The end of one shower has many hits, but those of many showers do not end together.
-    n_events, empty = _n_events(layer[inside], event[inside], n_layers), np.flatnonzero(n == 0)
+    n_events = np.bincount(np.unique(np.stack([layer, event])[:, inside], axis=1)[0], minlength=n_layers)
+    empty = np.flatnonzero(n == 0)
     for run in np.split(empty, np.flatnonzero(np.diff(empty) > 1) + 1) if len(empty) else ():
         low, high = int(run[0]), int(run[-1])
         beside = max(max(low - 1, 0), min(high + 1, n_layers - 1), key=lambda i: n[i])
         enough = n[beside] >= (MIN_BESIDE if n_events[beside] >= MIN_EVENTS_BESIDE else MANY_BESIDE)
         if enough and (low < high or 0 < low < n_layers - 1):
             yield low, high, int(n[beside])
-
-
-def _n_events(group: Index, event: Index, n_groups: int) -> Index:
-    """Numbers of different events in each group, [n_groups]."""
-    stride = int(event.max(initial=0)) + 1
-    return np.bincount(np.unique(group * stride + event) // stride, minlength=n_groups)
-
-
-def _dead_parts(scales: Scales, detector: Detector) -> Iterator[Check]:
-    """Find sectors of azimuth and sides in z where the ECAL or the HCAL has no hits, and the other one has."""
-    if not (hits := scales.table("hits")):
-        return
-    number, where = hits["part"].astype(np.int64), [*map(_degrees, range(SECTORS)), "at -z", "at +z"]
-    kind, event = kind_index(detector)[number], _groups(hits["file"], hits["entry"])[0]
-    sector, side = _sector(hits["x"], hits["y"]), SECTORS + (hits["z"] > 0)
-    for region in ("barrel", "endcap"):
-        inside = np.array([part.region == region for part in detector.calorimeters])[number]
-        rows = [np.flatnonzero(inside & (kind == of_kind)) for of_kind in (ECAL, HCAL)]
-        # With hits in a sector, and on a side.
-        n_events = np.stack(
-            [sum(_n_events(of[mine], event[mine], len(where)) for of in (sector, side)) for mine in rows]
-        )
-        for own in (ECAL, HCAL):
-            expected = n_events[1 - own] * n_events[own].sum() / max(n_events[1 - own].sum(), 1.0)
-            enough = np.minimum(expected, n_events[1 - own]) > MIN_EXPECTED
-            dead = np.flatnonzero(enough & (n_events[own] < DEAD * expected))
-            text = ", ".join(f"{where[i]} ({expected[i]:.0f} events are expected to have some)" for i in dead)
-            text = f"no hits of the {KINDS[own].upper()}'s {region} lie {text}: dead, or not in the file"
-            yield Check("dead parts", not len(dead), text)
-
-
-def _sector(x: Floats, y: Floats) -> Index:
-    """Number of each place among `SECTORS` of azimuth, from -180 degrees."""
-    return np.floor(SECTORS / 2 * (np.arctan2(y, x) / np.pi + 1)).astype(np.int64) % SECTORS
-
-
-def _degrees(sector: int) -> str:
-    """A sector in words."""
-    low, high = ((sector + i) * 360 / SECTORS - 180 for i in (0, 1))
-    return f"between {low:g} and {high:g} degrees of azimuth"
 
 
 def _reconstructed(scales: Scales, detector: Detector) -> Iterator[Check]:
