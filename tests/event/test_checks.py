@@ -614,7 +614,11 @@ TRACKLESS_HITS = "% of the energy of hits is behind places where charged .* with
     [
         (60, recoded(211, -13), rf"hits have 0\.[78]\d {SEEN} the \d+ muons .*: are they of another class\?"),
         (60, recoded(-211, 11), r"[3-9]\d% of the energy of \d+ electrons, by links, is in an HCAL: are they of"),
-        (30, second_half(energy(2.0, "ecal", "endcap")), "entries 15 to 29: a fifth of the hits of ecal_endcap"),
+        (
+            30,
+            second_half(energy(2.0, "ecal", "endcap")),
+            r"fifth of the hits of ecal_endcap .* events; \d\S+ in others",
+        ),
         (30, second_half(truth(lambda of: {x: 1.1 * of[x] for x in FOUR_MOMENTUM})), r"to 29: transv.* 0\.909 times"),
         (
             30,
@@ -634,7 +638,7 @@ TRACKLESS_HITS = "% of the energy of hits is behind places where charged .* with
         (
             30,
             lambda events: second_half(energy(1.3))(events.without_truth()),
-            r"entries 0 to 1\d: a fifth of the hits of the ECAL have less than 0\.006\d* GeV .* tracks; 0\.00[78]",
+            r"entries 0 to 1\d: a fifth of the hits of ecal_barrel have less than 0\.006\d* GeV .* events; 0\.00[78]",
         ),
         (60, layers(1.4, "ecal", 10, 20), rf"hits of ecal_barrel have 1\.[345] {LAYER} in layers 10 to 19"),
         (60, energy(lambda of: 1 + 0.9 * in_octant(of), "ecal"), rf"ecal_barrel have 1\.[7-9] {LAYER} between 45 and"),
@@ -709,8 +713,7 @@ def described(name, **changes):
     [
         (
             lambda events: concatenate([events[:20].without_truth(), energy(1000.0)(events[20:].without_truth())]),
-            r"entries 20 to 24: energies of hits of the ECAL are on another scale than in other events; .*; "
-            r"entries 20 to 24: hits of the ECAL have \d+\.\d GeV in 5 events; 0\.0\d+ in others",
+            "entries 20 to 24: energies of hits of the ECAL are on another scale than in other events; .*",
         ),
         (
             lambda events: described("ecal_barrel", layers=())(energy(1000.0)(events.without_truth())),
