@@ -475,22 +475,16 @@ def _of_cells(events: Events, hits: FlatHits) -> dict[str, npt.NDArray[Any]]:
     """Of each event and calorimeter, the number of hits in one of `ONE_IN` cells, and of those not alone in theirs;
     ``absurd``: energy in hits of layers with more than `LARGEST`, GeV."""
     parts, n = events.detector.calorimeters, len(events)
-    inverse = np.array([1 / min(1.0, (part.cell_size or 4.0) / 4) for part in parts], np.float32)
-
-    def quarters(axis: int, rows: Any) -> npt.NDArray[np.int32]:
-        """Position in quarters of a cell."""
-        place = hits.position[axis][rows] * inverse.take(hits.part[rows]) + np.float32(OFF_GRID)
-        return np.asarray(np.clip(np.rint(place, out=place), -2e9, 2e9), dtype=np.int32)
-
-    # Columns of cells along z are chosen by a hash of their places, so that all hits of one are looked at or none.
-    code = quarters(0, slice(None)).view(np.uint32) * np.uint32(73_856_093)
-    code ^= quarters(1, slice(None)).view(np.uint32) * np.uint32(19_349_663)
-    looked_at = code * np.uint32(2_654_435_761) < np.uint32(2**32 // ONE_IN)
-    chosen = np.flatnonzero(looked_at & (hits.energy > 0))
-    # The calorimeter does not count, as hits may be there again in another one.
-    x, y, z = (quarters(axis, chosen).astype(np.int64) for axis in range(3))
-    cell_of_event = ((x * 1_000_003 + y) * 1_000_003 + z) * n + hits.event[chosen]
-    _, cell, n_hits = np.unique(cell_of_event, return_inverse=True, return_counts=True)
+    # In quarters of a cell. The calorimeter does not count, as hits may be there again in another one.
+    quarter = np.array([min(1.0, (part.cell_size or 4.0) / 4) for part in parts], np.float32).take(hits.part)
+    place = np.rint(hits.position / quarter + np.float32(OFF_GRID)).astype(np.int64).view(np.uint64)
+    x, y, z = place * np.array([[73_856_093], [19_349_663], [83_492_791]], np.uint64)
+    # Cells are chosen by a hash of their places, so that all hits of one are looked at or none.
+    cell = (x ^ y ^ z) * np.uint64(0x9E37_79B9_7F4A_7C15)
+    chosen = np.flatnonzero((cell < np.uint64(2**64 // ONE_IN)) & (hits.energy > 0))
+    _, cell, n_hits = np.unique(
+        cell[chosen] + hits.event[chosen].astype(np.uint64), return_inverse=True, return_counts=True
+    )
     sums = _by_part(events.detector, hits, chosen, cells=np.ones(len(chosen)), twice=n_hits[cell] > 1)
 
     layered = np.array([part.n_layers >= N_LAYERS for part in parts])
