@@ -259,11 +259,8 @@ def _members_nearby(
 
 def _axes(hits: ak.Array) -> tuple[Floats, Floats]:
     """Polar angle and azimuth, rad, of the events' axes; NaN without energy."""
-    flat, counts = jagged.columns(hits), jagged.count(hits)
-    weighted = np.concatenate([flat["energy"] * flat[f"position.{axis}"] for axis in "xyz"])
-    # One call for three axes, because Awkward's dispatch takes longer than the sums.
-    sums = ak.sum(jagged.unflatten(weighted, np.tile(counts, 3)), axis=1)
-    x, y, z = ak.to_numpy(sums).astype(np.float64).reshape(3, len(counts))
+    flat, bounds = jagged.columns(hits), jagged.offsets(jagged.count(hits))
+    x, y, z = (jagged.total(flat["energy"] * flat[f"position.{axis}"], bounds) for axis in "xyz")
     unknown = (x == 0) & (y == 0) & (z == 0)
     theta, azimuth = np.arctan2(np.hypot(x, y), z), np.arctan2(y, x)
     return np.where(unknown, np.nan, theta), np.where(unknown, np.nan, azimuth)

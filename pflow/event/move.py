@@ -263,57 +263,50 @@ class Move:
     def check(self, events: Events) -> None:
         """ConfigError: the events do not hold what an exact move needs, e.g. numbers of layers."""
         detector, hits = self.detector(events.detector), jagged.columns(events.hits)
-        kind = kind_index(events.detector)[hits["subdetector"]]
-        where = f"{events.path or 'these events'}: "
-        for number, name in ((ECAL, "ecal"), (HCAL, "hcal")):
-            energy = hits["energy"][(kind == number) & (hits["energy"] > 0)]
-            threshold, least = getattr(self, f"{name}_threshold"), float(energy.min(initial=math.inf))
-            if 0 < threshold < least:
-                text = f"hits of the {name.upper()} have at least {least:.3g} GeV, the threshold of the sample"
-                raise ConfigError(f"{where}{name}_threshold={threshold:g} changes nothing: {text}")
-            summed = self.layers > 1 or getattr(self, f"{name}_cells") > 1
-            if not summed and threshold > (most := float(energy.max(initial=-math.inf))) > 0:
-                text = f"{name}_threshold={threshold:g} removes all hits of the {name.upper()}"
-                raise ConfigError(f"{where}{text}, which have up to {most:.3g} GeV")
-            described = all(c.cell_size and c.layers for c in detector.calorimeters if c.kind == name)
-            if not described and (getattr(self, f"{name}_cells"), self.layers, self.hcal_layers) != (1, 1, None):
-                text = f"detector '{detector.name}' does not say cell_size and layers of its {name.upper()}"
-                older = f"name it (--detector {detector.name}) if this is what an older model stores"
-                raise ConfigError(f"{where}{text}: {older}, or complete its YAML file (pflow detector drafts one)")
+        kind, where = kind_index(events.detector)[hits["subdetector"]], f"{events.path or 'these events'}: "
         several = np.array([c.n_layers != 1 for c in events.detector.calorimeters])[hits["subdetector"]]
         unknown = (hits["layer"] < 0) & (hits["energy"] > 0) & several
         for number, name in ((ECAL, "ecal"), (HCAL, "hcal")):
-            used = max(self.layers, getattr(self, f"{name}_cells")) > 1 or (number == HCAL and self.hcal_layers)
-            if used and unknown[kind == number].any():
-                text = "so that no layers can be left out, and cells of different layers would be summed"
-                raise ConfigError(f"{where}the hits of the {name.upper()} have no layer numbers, {text}")
-        depth = depths(events) if self.hcal_layers else np.zeros(0)
-        for number, part in enumerate(events.detector.calorimeters if self.hcal_layers else ()):
-            mine = hits["subdetector"] == number
-            if part.kind != "hcal" or part.region == "other" or not mine.any():
-                continue
-            layer, ends = hits["layer"][mine], np.cumsum([run.pitch for run in part.layers for _ in range(run.count)])
-            # By the depth of the hits, too: few hits need not reach the first layer.
-            first = min(layer.min(), np.median(layer - np.searchsorted(ends, depth[mine], side="right")))
-            if first >= 1 or layer.max() >= part.n_layers:
-                text = f"hits of {part.name} are in layers {layer.min()} to {layer.max()}, expected numbers from 0 to"
-                raise ConfigError(f"{where}hcal_layers: {text} {part.n_layers - 1}")
-        for number, part in enumerate(detector.calorimeters):
+            cells, threshold = getattr(self, f"{name}_cells"), getattr(self, f"{name}_threshold")
+            energy = hits["energy"][(kind == number) & (hits["energy"] > 0)]
+            least, most = float(energy.min(initial=math.inf)), float(energy.max(initial=-math.inf))
+            if 0 < threshold < least:
+                text = f"hits of the {name.upper()} have at least {least:.3g} GeV, the threshold of the sample"
+                raise ConfigError(f"{where}{name}_threshold={threshold:g} changes nothing: {text}")
+            if self.layers == cells == 1 and threshold > most > 0:  # else of sums
+                text = f"{name}_threshold={threshold:g} removes all hits of the {name.upper()}"
+                raise ConfigError(f"{where}{text}, which have up to {most:.3g} GeV")
+            described = all(c.cell_size and c.layers for c in detector.calorimeters if c.kind == name)
+            if not described and (cells, self.layers, self.hcal_layers) != (1, 1, None):
+                text = f"detector '{detector.name}' does not say cell_size and layers of its {name.upper()}"
+                older = f"name it (--detector {detector.name}) if this is what an older model stores"
+                raise ConfigError(f"{where}{text}: {older}, or complete its YAML file (pflow detector drafts one)")
+            if self.layers > 1 or cells > 1 or (number == HCAL and self.hcal_layers):
+                if unknown[kind == number].any():
+                    text = "so that no layers can be left out, and cells of different layers would be summed"
+                    raise ConfigError(f"{where}the hits of the {name.upper()} have no layer numbers, {text}")
+        for number, part in enumerate(events.detector.calorimeters):
             mine = (hits["subdetector"] == number) & (hits["energy"] > 0)
-            if (
-                part.kind not in ("ecal", "hcal")
-                or getattr(self, f"{part.kind}_cells") == 1
-                or mine.sum() < MIN_ON_GRID
-            ):
-                continue
-            x, y, z = (hits[f"position.{axis}"][mine].astype(np.float64) for axis in "xyz")
-            place = z if part.region == "barrel" else x * np.cos(part.phase) + y * np.sin(part.phase)
-            size = events.detector.calorimeters[number].cell_size or math.inf
-            # Of centres at multiples of the cell size, shifted by any constant, it is 1; of others near 0.
-            if (on_grid := abs(np.exp(2j * np.pi * place / size).mean())) < ON_GRID:
-                axes = "along z" if part.region == "barrel" else f"along axes turned by the phase of {part.phase:g} rad"
-                text = f"the hits of {part.name} do not lie in cells of {size:g} mm {axes} ({on_grid:.2f}; 1: they do)"
-                warn(f"{where}{text}: coarser cells are sums of parts of cells", ImplausibleWarning)
+            if part.kind == "hcal" and part.region != "other" and self.hcal_layers and mine.any():
+                layer, ends = (
+                    hits["layer"][mine],
+                    np.cumsum([run.pitch for run in part.layers for _ in range(run.count)]),
+                )
+                # By the depth of the hits, too: few hits need not reach the first layer.
+                by_depth = np.searchsorted(ends, depths(events)[mine], side="right")
+                if min(layer.min(), np.median(layer - by_depth)) >= 1 or layer.max() >= part.n_layers:
+                    text = f"hits of {part.name} are in layers {layer.min()} to {layer.max()}, expected numbers from 0"
+                    raise ConfigError(f"{where}hcal_layers: {text} to {part.n_layers - 1}")
+            if getattr(self, f"{part.kind}_cells", 1) > 1 and np.count_nonzero(mine) >= MIN_ON_GRID:
+                x, y, z = (hits[f"position.{axis}"][mine].astype(np.float64) for axis in "xyz")
+                place = z if part.region == "barrel" else x * np.cos(part.phase) + y * np.sin(part.phase)
+                size = part.cell_size or math.inf
+                # Of centres at multiples of the cell size, shifted by any constant, it is 1; of others near 0.
+                if (on_grid := abs(np.exp(2j * np.pi * place / size).mean())) < ON_GRID:
+                    axes = "z" if part.region == "barrel" else f"axes turned by the phase of {part.phase:g} rad"
+                    text = f"the hits of {part.name} do not lie in cells of {size:g} mm along {axes} ({on_grid:.2f}"
+                    text += "; 1: they do): coarser cells are sums of parts of cells"
+                    warn(f"{where}{text}", ImplausibleWarning)
         if self.time and not np.isfinite(hits["time"]).any():
             raise ConfigError(f"{where}time: hits have no times in this sample")
 
