@@ -281,19 +281,16 @@ class Move:
                 text = f"detector '{detector.name}' does not say cell_size and layers of its {name.upper()}"
                 older = f"name it (--detector {detector.name}) if this is what an older model stores"
                 raise ConfigError(f"{where}{text}: {older}, or complete its YAML file (pflow detector drafts one)")
-            if self.layers > 1 or cells > 1 or (number == HCAL and self.hcal_layers):
-                if unknown[kind == number].any():
-                    text = "so that no layers can be left out, and cells of different layers would be summed"
-                    raise ConfigError(f"{where}the hits of the {name.upper()} have no layer numbers, {text}")
+            used = self.layers > 1 or cells > 1 or (number == HCAL and self.hcal_layers)
+            if used and unknown[kind == number].any():
+                text = "so that no layers can be left out, and cells of different layers would be summed"
+                raise ConfigError(f"{where}the hits of the {name.upper()} have no layer numbers, {text}")
         for number, part in enumerate(events.detector.calorimeters):
             mine = (hits["subdetector"] == number) & (hits["energy"] > 0)
             if part.kind == "hcal" and part.region != "other" and self.hcal_layers and mine.any():
-                layer, ends = (
-                    hits["layer"][mine],
-                    np.cumsum([run.pitch for run in part.layers for _ in range(run.count)]),
-                )
+                layer, pitches = hits["layer"][mine], [run.pitch for run in part.layers for _ in range(run.count)]
                 # By the depth of the hits, too: few hits need not reach the first layer.
-                by_depth = np.searchsorted(ends, depths(events)[mine], side="right")
+                by_depth = np.searchsorted(np.cumsum(pitches), depths(events)[mine], side="right")
                 if min(layer.min(), np.median(layer - by_depth)) >= 1 or layer.max() >= part.n_layers:
                     text = f"hits of {part.name} are in layers {layer.min()} to {layer.max()}, expected numbers from 0"
                     raise ConfigError(f"{where}hcal_layers: {text} to {part.n_layers - 1}")
