@@ -252,11 +252,15 @@ def _of_events(events: Events, hits: FlatHits, particles: ak.Array | None) -> di
         columns = jagged.columns(particles)
         table["reconstructed"] = _total(particles, columns["energy"])
         table["showering"] = _total(particles, columns["energy"] * (np.abs(columns["pdg"]) != MUON))
+        scale = [part.electron_scale * (part.hadron_scale or 1.0) for part in detector.calorimeters]
+        table["scaled"] = hits.total(hits.energy * np.array(scale, np.float32).take(hits.part))
     if events.tracks is not None:
         table["tracks"] = jagged.count(events.tracks)
         momentum = jagged.vectors(events.tracks, field="momentum")
         table["momentum"] = _total(events.tracks, np.linalg.norm(momentum, axis=1))
     most = np.maximum(table["energy"], table.get("momentum", 0.0))
+    if particles is not None:
+        table["most scaled"] = np.maximum(table["scaled"], table.get("momentum", 0.0))
     table["all most"], table["most"] = most, np.where((most > MIN_LARGE) & (n_hits >= MIN_MANY), most, np.nan)
     return table
 

@@ -886,9 +886,9 @@ def test_energies_of_particles_are_compared_with_hits_and_tracks(cld_rec):
     particles = cld_rec.reference
     for wrong, code, said in (
         (1.0, 211, ""),
-        (0.5, 211, r"particles have .* GeV, hits .* GeV, tracks"),
-        (30.0, 211, r"particles of entries 0 to 4, but muons, have up to \d+ GeV, their hits up to \d+"),
-        (30.0, -13, r"particles of entries 0 to 4 have up to \d+ GeV, their hits and tracks up to \d+"),
+        (0.5, 211, r"particles have 0\.61 times the energy of hits or tracks"),
+        (30.0, 211, r"particles have 36\.\d+ times .* or tracks; particles but muons have 36\.\d+ times .* of hits"),
+        (30.0, -13, r"particles have \d\d\.\d+ times the energy of hits or tracks$"),
     ):
         scaled = ak.with_field(ak.with_field(particles, wrong * particles.energy, "energy"), code, "pdg")
         text = problems_of(compare(measure(cld_rec, scaled)))
