@@ -258,17 +258,16 @@ def total(values: npt.NDArray[Any], bounds: Index) -> Floats:
     return sums
 
 
-def slices(*bounds: npt.NDArray[Any]) -> Iterator[tuple[slice, ...]]:
-    """Where the objects of each event are in one or more flat lists, by the `bounds` of each, as of `offsets`."""
-    return zip(*([slice(*pair) for pair in itertools.pairwise(of.tolist())] for of in bounds), strict=True)
-
-
 MAX_PAIRS = 2**20  # of objects that are compared at once: more leave the cache, then the memory; matching takes 150 MB
 
 
 def blocks(*bounds: npt.NDArray[Any]) -> Iterator[tuple[slice, ...]]:
-    """As `slices`, with the first objects of an event in blocks of at most `MAX_PAIRS` pairs with any others of it."""
-    for first, *others in slices(*bounds):
+    """Where the objects of each event are in flat lists, by the `bounds` of each list, as of `offsets`.
+
+    The first objects of an event come in blocks of at most `MAX_PAIRS` pairs with any others of it.
+    """
+    slices = ([slice(*pair) for pair in itertools.pairwise(of.tolist())] for of in bounds)
+    for first, *others in zip(*slices, strict=True):
         size = max(1, MAX_PAIRS // max(1, *(of.stop - of.start for of in others)))
         for start in range(first.start, first.stop, size):
             yield slice(start, min(start + size, first.stop)), *others

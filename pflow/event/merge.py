@@ -4,10 +4,6 @@ Cells are merged before the encoder, whose attention costs the square of their n
 layers of one subdetector, cut by a grid in the surface: in a barrel in phi and z, elsewhere (endcaps, rings) in x and
 y. The grid is fixed in the detector, so that the merging of a hit depends neither on the order of the hits nor on the
 rest of the event. Energy and energy-weighted barycentre are kept exactly (float64).
-
-Cells hit in several overlaid events are summed, as a detector does. Energy below a cell's threshold in a single event
-is missing in the file and in the sum. The particles of another algorithm (``reference``) belong to the single events
-and are dropped.
 """
 
 from __future__ import annotations
@@ -224,9 +220,10 @@ def overlay(events: Events, sizes: Sequence[int] | Index) -> Events:
     """Join groups of consecutive events, int `sizes` [group], into one event each, without ``reference``.
 
     Objects are concatenated in the order of the events, and indices are shifted. Hits of different events with the
-    same subdetector, layer and position are one cell (`pflow.event.merge.sum_hits`), in which the weights of the
-    particles are proportional to their energies and sum to 1. Hits of the same event are never summed. Entry and event
-    number are the first event's. ConfigError: an empty group, or sizes that do not sum to the number of events.
+    same subdetector, layer and position are one cell, as in a detector, but for energy below the threshold of a single
+    event; in it the weights of the particles are proportional to their energies and sum to 1. Hits of the same event
+    are never summed. Entry and event number are the first event's. ConfigError: an empty group, or sizes that do not
+    sum to the number of events.
     """
     sizes = np.asarray(sizes, dtype=np.int64)
     if (sizes < 1).any() or sizes.sum() != len(events):

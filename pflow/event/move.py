@@ -1,11 +1,9 @@
 """Move simulated events into other detectors, so that a model learns to reconstruct any of them.
 
-Exact: the scale, because transport through matter is unchanged if all lengths and times are multiplied by s, and
-densities and the field divided by s; coarser cells and fewer layers, which are sums and subsets of the simulated ones
-(energies of fewer, evenly spaced layers are multiplied by the ratio of the numbers); a shorter or missing calorimeter,
-except for backscatter from it; digital readout. Approximate: polygons and moved faces. Hits and track entries are
-shifted along their rays from the origin. Showers keep their shape, their distances change; the material in front and
-the bending of tracks stay as simulated.
+The scale is exact, because transport through matter is unchanged if all lengths and times are multiplied by s, and
+densities and the field divided by s. So are coarser cells and fewer layers, sums and subsets of the simulated ones, and
+a shorter calorimeter but for backscatter. Polygons and moved faces are approximate: hits and track entries are shifted
+along their rays from the origin, showers keep their shape; the material in front and the bending of tracks stay.
 
 A `Variation` draws detectors at random, one for each event, for training; a `Move` is one given detector, for
 scans. Both become rows like `AS_SIMULATED`, which `change_cells` and `move` apply.

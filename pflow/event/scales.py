@@ -25,9 +25,9 @@ from pflow.physics.arrays import Floats, Index, Mask
 from pflow.physics.detector import ECAL, HCAL, Detector
 from pflow.physics.geometry import kind_index, layers_by_position
 from pflow.physics.kinematics import Array, angle_between, momentum_from_track, unit_vector
-from pflow.physics.pdg import decays_at_once, is_invisible, known_charges
+from pflow.physics.pdg import decays_at_once, is_invisible, known_charges, mass_of
 
-ELECTRON, MUON, TAU, PHOTON, PI0, NEUTRAL_HADRONS = 11, 13, 15, 22, 111, (130, 2112)
+ELECTRON, MUON, TAU, PHOTON, NEUTRAL_HADRONS = 11, 13, 15, 22, (130, 2112)
 HARD_TRUE = 3.0  # GeV, energy of a true particle whose hits tell its class
 BEAM = 0.9998  # cosine of the polar angle beyond which nothing is seen
 OF_CLASS = 0.1  # smallest part of an event's visible energy in a class of which its reference is looked at
@@ -43,7 +43,8 @@ OFF_GRID = 0.29  # shift of positions before rounding, in quarters of a cell: ce
 
 OFF_BY = (0.1, 0.03)  # relative transverse momentum, and rad, that a track may be off its particle
 HARD_TRACK = 5.0  # GeV
-MIN_PHOTON, MIN_PION, PI0_RANGE = 0.5, 2.0, (0.08, 0.22)  # GeV: photons, their pairs, and the pairs' masses
+MIN_PHOTON, MIN_PION = 0.5, 2.0  # GeV, of photons and of their pairs
+NEAR_PION = 0.3  # largest relative difference of a pair's mass from the neutral pion's
 MIN_PARTICLES = 4  # fewest particles of an event with neutral pions
 BESIDE, MIN_CROWD, CROWDS = 0.07, 300, 8  # rad; fewest hits of an event, and most events, where lone hits are counted
 VERY_HARD = 10.0  # GeV, from which one track with a wrong momentum changes an event; 0.1% have no hits where they enter
@@ -455,7 +456,7 @@ def charged_without_track(events: Events, particles: ak.Array, *, near: float = 
 
 
 def _of_pairs(particles: ak.Array) -> dict[str, npt.NDArray[Any]]:
-    """Masses of pairs of photons that are nearest to each other, GeV, in the range `PI0_RANGE` of neutral pions.
+    """Masses of pairs of photons that are nearest to each other, over the neutral pion's, if they are `NEAR_PION`.
 
     Events of fewer than `MIN_PARTICLES` particles have none: two photons shot at one angle make a peak, too.
     """
@@ -471,7 +472,8 @@ def _of_pairs(particles: ak.Array) -> dict[str, npt.NDArray[Any]]:
     both = np.stack([first, nearest[first]], axis=1)
     total = energy[both].sum(axis=1)
     mass = np.sqrt(np.maximum(total**2 - (momentum[both].sum(axis=1) ** 2).sum(axis=1), 0.0))
-    chosen = (total > MIN_PION) & (mass > PI0_RANGE[0]) & (mass < PI0_RANGE[1])
+    mass /= mass_of(111)
+    chosen = (total > MIN_PION) & (np.abs(mass - 1) < NEAR_PION)
     return {"event": event[both[chosen, 0]], "mass": mass[chosen]}
 
 

@@ -1,9 +1,7 @@
 """The schema of events: one row for each field of each part; records built by it, and checks of their content.
 
-Builders take the dtype and default from it, validation the bounds, merging and overlay the rule that sums the hits of a
-cell, augmentation the fields that turn with the event, flat files the names of the quantities. A new field needs one
-row here, and a reader that fills it. A number that a file lacks has the field's default: NaN for an unknown time, -1
-for an unknown layer.
+Builders, validation, merging, augmentation and flat files go by it: a new field needs one row here, and a reader that
+fills it. A number that a file lacks has the field's default: NaN for an unknown time, -1 for an unknown layer.
 """
 
 from __future__ import annotations

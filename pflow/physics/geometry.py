@@ -6,9 +6,8 @@ the detector's description (`pflow.physics.detector`); no layer number is needed
 detectors, because events may be moved into different detectors (`pflow.event.move`). Formulas take NumPy arrays and
 torch tensors.
 
-What a description needs is measured from the positions of hits: cell centres of a layer are at a fixed |z| in an
-endcap, at a fixed distance from the axis along the normal of their side in a polygonal barrel, at a fixed radius in a
-cylinder. With the right number of sides, hits lie on layers.
+What a description needs is measured from hits: with the right number of sides, those of a layer are at one distance
+along the normal of their side.
 """
 
 from __future__ import annotations
