@@ -225,18 +225,16 @@ def _by_part(
 
 
 def _of_events(events: Events, hits: FlatHits, particles: ak.Array | None) -> dict[str, npt.NDArray[Any]]:
-    """Energy and momentum of tracks of each event, GeV, numbers of its objects, typical energies of its hits, and in
-    each calorimeter the energy below which a fifth of them are, GeV, the opening angle of its energy, rad, and sums
-    over its first hits; NaN of few or left-out ones."""
+    """Energy and momentum of tracks of each event, GeV, numbers of its objects, in each calorimeter the energy below
+    which a fifth of its hits are, GeV, the opening angle of its energy, rad, and sums over its first hits; NaN of few
+    or left-out ones."""
     detector, n_hits, used = events.detector, np.diff(hits.bounds), hits.energy > 0
     table = {"event": np.arange(len(events)), "energy": hits.total(hits.energy), "n_hits": n_hits}
     table |= _by_part(detector, hits, slice(None), hits=used)
-    log = np.log(hits.energy, where=used, out=np.zeros(len(used), np.float32))
     for name, number in (("hits of the ECAL", ECAL), ("hits of the HCAL", HCAL)):
         mine = used & (hits.kind == number)
         table[name] = n_mine = hits.total(mine)
         table[f"lone {name}"] = _alone(hits, mine, np.flatnonzero(n_mine >= MIN_CROWD))
-        table[f"typical {name}"] = np.exp(hits.total(log * mine) / np.where(n_mine > 0, n_mine, np.nan))
     for number, name in enumerate(part.name for part in detector.calorimeters):
         mine, fifth = used & (hits.part == number), np.full(len(events), np.nan)
         table[f"fifth {name}"] = fifth
