@@ -289,7 +289,7 @@ def feature_columns(events: Events, part: str, names: Sequence[str]) -> list[Flo
             remedy = f", and detector '{events.detector.name}' does not describe how to make them (truth_tracks)"
             if events.detector.truth_tracks is not None:
                 remedy = "; --truth-tracks makes them from Monte Carlo particles and simulated tracker hits"
-            remedy += ": give a file with tracks, or a model of photons that reads hits alone (ild-g4-photon)"
+            remedy += "; or give a file with tracks, or a model that reads hits alone (--checkpoint ild-g4-photon)"
         raise events.error(f"the model reads {part.replace('_', ' ')}, and none were read{remedy}", field=part)
     matrix = []
     # One dictionary for all features of a part: they share lengths and depths through it.

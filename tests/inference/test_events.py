@@ -323,6 +323,7 @@ def test_a_large_event_is_not_cut_at_the_number_that_small_ones_have(data_dir):
     assert complete.flags.tolist() == [0]
 
 
+@pytest.mark.filterwarnings("ignore:.*no event has hits, and their tracks")
 @pytest.mark.filterwarnings("ignore::pflow.event.events.BadEntriesWarning")
 def test_tracks_without_their_hits_are_counted_as_lost(cld_rec, spoil):
     """Not those of an event that cannot be used: the third one has tracks that all enter the calorimeter nowhere."""
@@ -396,6 +397,7 @@ def test_particles_depend_on_no_batch_order_and_threads(name, file, n, sample_di
     check_same(*by_threads)
 
 
+@pytest.mark.filterwarnings("ignore:.*no event has hits, and their tracks")
 @pytest.mark.filterwarnings("ignore:.*momentum of tracks is in no particle.* these tracks have no hits")
 @pytest.mark.parametrize(("hits", "tracks"), [(0, 0), (1, 0), (0, 1), (None, 0), (0, None)])
 def test_events_with_few_hits_or_tracks(hits, tracks, general, three):

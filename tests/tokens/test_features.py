@@ -52,7 +52,7 @@ def test_a_feature_named_twice_or_fitted_on_unknown_values_is_an_error():
 
 def test_a_missing_part_is_an_error_that_names_the_file(events):
     without = dataclasses.replace(events, tracks=None, track_links=None, tracker_hits=None)
-    with pytest.raises(InputError, match=r"made/by/hand.root, 'tracks': the model reads tracks.*: give a file with"):
+    with pytest.raises(InputError, match=r"made/by/hand.root, 'tracks': the model reads tracks.* give a file with"):
         feature_columns(without, "tracks", ("log_p",))
     without = dataclasses.replace(without, detector=load_detector("cld"))  # which describes how to make tracks
     with pytest.raises(InputError, match=r"the model reads tracker hits, and none were read$"):
