@@ -541,8 +541,8 @@ def _calorimeter(
         first = f"the first of {counted(len(cells.pitches), 'layer')}, most of {np.median(cells.pitches):.2f} mm"
         how, text = "measured", f"half a layer before {first}; {seen}"
         if len(cells.pitches) == 2 and not absorber:  # the distance of their centres is the mean of both
-            alike = f"as if both layers were {cells.pitches[0]:g} mm thick, which --absorber corrects"
-            how, text = "guessed", f"{alike}; {seen}"
+            both = f"as if both layers were {cells.pitches[0]:g} mm thick, which --absorber corrects"
+            how, text = "guessed", f"{both}; {seen}"
     if group.region == "endcap" and (other := measure.other_end(sample.position[:, 2])):
         how, text = "guessed", f"{other}; the layers are its, too"
     for field, face in faces.items():
