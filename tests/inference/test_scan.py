@@ -249,7 +249,7 @@ def test_samples_with_the_same_primaries_are_paired(sample, options, tmp_path):
     assert result["weak"].point.values == {"field [T]": 3.0}
 
 
-@pytest.mark.filterwarnings("ignore:.*they are followed along the helix")  # their states are at another radius
+@pytest.mark.filterwarnings("ignore::pflow.event.events.ImplausibleWarning")  # hits and tracks are at another radius
 def test_each_measure_in_which_detectors_differ_is_a_parameter(sample, options, tmp_path):
     """As in a study of radius and field at fixed material; a detector that differs in both has only a number."""
     ild, radius = load_detector("ild_g4"), 2000.0
