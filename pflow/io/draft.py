@@ -464,9 +464,9 @@ def _lengths(
 
 
 def _calorimeter(
-    group: Group, file: PodioFile, answers: Answers, slope: float, alike: Calorimeter | None
+    group: Group, file: PodioFile, answers: Answers, slope: float, like: Calorimeter | None
 ) -> tuple[Calorimeter, Notes]:
-    """The calorimeter of a group, and notes on its fields; of few hits, with the layers of another one, `alike`.
+    """The calorimeter of a group, and notes on its fields; a few hits have the layers of the calorimeter `like` theirs.
 
     A muon system may have both faces; its layers are measured where most hits are, in the barrel or the endcaps. These
     are told apart by `slope`, the ratio of radius and |z| of the ECAL's corner.
@@ -518,10 +518,9 @@ def _calorimeter(
         cells = measure_cells([sample[most]], region) or cells
     few = len(sample) < geometry.MIN_CELLS and group.name not in answers.absorber
     # Cells that are numbered alike are of one technology.
-    alike = alike if few and alike is not None and values.get("cell_encoding") == alike.cell_encoding else None
-    if alike is not None and len(cells.pitches) < alike.n_layers:
-        layers, ahead = alike.layers, 0.0
-        how, text = "guessed", f"as of {alike.name}; {seen}, too few for {alike.n_layers} layers (--entries)"
+    if few and like and values.get("cell_encoding") == like.cell_encoding and len(cells.pitches) < like.n_layers:
+        layers, ahead = like.layers, 0.0
+        how, text = "guessed", f"as of {like.name}; {seen}, too few for {like.n_layers} layers (--entries)"
     else:
         layers, text = _layers(group.name, cells, absorber)
         how = "given"
