@@ -23,7 +23,6 @@ import traceback
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from difflib import SequenceMatcher
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -76,29 +75,21 @@ def integers(text: str) -> tuple[int, ...]:
 
 
 def nearest_options(wrong: str, options: Iterable[str]) -> list[str]:
-    """Up to three options that look most like a wrong one: the whole of them, their last parts, or initials of these.
+    """Up to three options that look most like a wrong one, as a whole or in their last parts; or have its initials.
 
     >>> nearest_options("--learning-rate", ["--model.lr", "--trainer.strategy"])
     ['--model.lr']
     """
-
-    def parts(option: str) -> tuple[str, str, str]:
-        """The whole name, its last part, and the initials of this."""
-        name = option.lstrip("-").replace("-", "_").casefold()
-        last = name.rpartition(".")[2]
-        return name, last, "".join(word[:1] for word in last.split("_"))
-
-    def likeness(option: str) -> tuple[float, float]:
-        known, known_last, known_initials = parts(option)
-        by_whole, by_last = SequenceMatcher(None, name, known).ratio(), SequenceMatcher(None, last, known_last).ratio()
-        # lr for learning_rate, or the reverse; a single letter would be the initial of too many.
-        shortened = min(len(last), len(known_last)) > 1 and (last == known_initials or known_last == initials)
-        return max(by_whole, by_last, shortened), by_whole
-
-    name, last, initials = parts(wrong)
-    # jsonargparse has NAME+, which appends to a list, beside NAME.
-    ranked = sorted(((likeness(option), option) for option in options if option[-1] != "+"), reverse=True)
-    return [option for (best, _), option in ranked if best >= 0.6][:3]
+    wrong = wrong.lstrip("-").replace("-", "_")
+    by_name: dict[str, str] = {}
+    for option in options:
+        if option[-1] != "+":  # jsonargparse has NAME+, which appends to a list, beside NAME
+            name = option.lstrip("-").replace("-", "_")
+            by_name[name] = by_name[name.rpartition(".")[2]] = option
+    initials = "".join(word[:1] for word in wrong.rpartition(".")[2].split("_"))
+    # A single letter would be the initial of too many.
+    close = [initials] if len(initials) > 1 and initials in by_name else []
+    return [*dict.fromkeys(by_name[name] for name in (*close, *nearest(wrong, by_name)))][:3]
 
 
 def number(smallest: N, default: N | None, metavar: str, text: str) -> dict[str, Any]:
