@@ -132,8 +132,9 @@ def _draft(file: PodioFile, answers: Answers, entries: int) -> DetectorDraft:
     known = [name for group in groups for name in (group.name, group.kind)]
     for option, given in (("absorber", answers.absorber), ("sim-scale", answers.sim_scale)):
         for name in set(given) - set(known):
-            message = f"--{option} {name}=...: no such calorimeter; drafted are {', '.join(dict.fromkeys(known))}{seen}"
-            raise ConfigError(message, suggestions=nearest(name, known))
+            message = f"--{option} {name}=...: no such calorimeter; drafted are {', '.join(dict.fromkeys(known))}"
+            mine = (f"{of}: {why}" for of, why in left_out.items() if name.startswith(_named(of)[0] or name))
+            raise ConfigError("; ".join((message, *mine)), suggestions=nearest(name, known))
 
     def describe(chosen: Iterable[Group], slope: float = 0.0) -> None:
         for group in chosen:
