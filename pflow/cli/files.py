@@ -254,7 +254,9 @@ def detector_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", metavar="FILE", help="EDM4hep or other podio file (TTree or RNTuple)")
     add_options(parser, "output", metavar="YAML", help="file to write")
     parser.add_argument("--name", help="name of the detector (default: its name in the simulation, or the file's name)")
-    parser.add_argument("--b-field", type=float, metavar="T", help="field along z, tesla (default: from file, tracks)")
+    parser.add_argument(
+        "--b-field", type=float, metavar="T", help="field along z, tesla, negative along -z (default: from the file)"
+    )
     absorber = (
         "absorber material and thickness in mm per layer, of one calorimeter (ecal_barrel) or of all of a kind (ecal): "
         "ecal=lead:4.0; several materials hcal=steel:20,polystyrene:3; layers of two thicknesses "

@@ -641,17 +641,19 @@ def _field(file: PodioFile, detector: Detector, entries: int, notes: Notes, *, g
         for value, uncertainty, source in estimates
     ]
     if given is not None:
+        if estimates and given * estimates[0][0] < 0:
+            raise ConfigError(f"--b-field {given:g}: particles bend the other way ({said[0]}): give {-given:g}")
         notes["b_field"] = Note("given", "; ".join(("--b-field", *said)))
         return given
     if not estimates:
         raise InputError(
             f"nothing in the file tells the field: fewer than {measure.MIN_TRACKS} tracks with a curvature and links to"
-            f" Monte Carlo particles in {entries} entries, and no parameter of that name; give the field in T with"
-            " --b-field",
+            f" Monte Carlo particles in {entries} entries, or of these with simulated tracker hits, and no parameter of"
+            " that name; give the field in T with --b-field",
             file=file.path,
         )
     best, uncertainty, source = estimates[0]
-    if not 1 / measure.MAX_FIELD < best < measure.MAX_FIELD:
+    if not 1 / measure.MAX_FIELD < abs(best) < measure.MAX_FIELD:
         raise InputError(
             f"{source} give a field of {best:.4g} T: units are not EDM4hep's, mm and GeV (curvatures in 1/cm make it "
             "10 times too large, momenta in MeV 1,000 times); correct the file, or give the field in T with --b-field",

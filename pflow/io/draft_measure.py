@@ -16,11 +16,12 @@ from pflow.errors import InputError, PflowError
 from pflow.event import jagged
 from pflow.event.closure import ROUNDS, TrackDeposits
 from pflow.event.scales import ELECTRON
-from pflow.io.edm4hep.podio import PodioFile, track_states
+from pflow.io.edm4hep.podio import Joined, PodioFile, relation, track_states
 from pflow.io.edm4hep.reader import Edm4hepReader
 from pflow.physics import geometry
 from pflow.physics.arrays import Floats
 from pflow.physics.detector import HADRON_SCALES, Detector
+from pflow.physics.kinematics import GEV_PER_TESLA_MM
 
 OUTLIERS = 0.005  # fraction of hits that may lie outside a calorimeter without visible layers
 OTHER_END = 50.0  # endcaps whose first hits differ by more than this in |z| begin at different |z|, mm
@@ -38,6 +39,7 @@ NARROW_PEAK = 0.08  # largest median deviation of these, as a fraction: electron
 MOST = 0.55  # smallest fraction of tracks like electrons near it: 0.6 to 0.9, in jets and without electrons 0.3 to 0.5
 JETS = 8.0  # tracks of an event, on average, from which on the events are of jets
 NEUTRALS = 1.06  # factor by which neutral particles near tracks of jets make the scale too small, in ild_g4's Z -> qq
+MIN_CHORD = 200.0  # mm, from the vertex to a tracker hit that shows the field: nearer ones are scattered as much
 MAX_FIELD = 10.0  # T, of a detector; a larger one shows other units of lengths or momenta
 
 THRESHOLDS = {
@@ -244,7 +246,7 @@ def measure_field(file: PodioFile, detector: Detector, stop: int) -> list[tuple[
         if re.search(PARAMETER, key) and len(values) == 1:
             # The metadata are text: a parameter of this name need not be a number.
             with suppress(ValueError):
-                if 0 < (value := abs(float(values[0]))) < MAX_FIELD:
+                if 0 < abs(value := float(values[0])) < MAX_FIELD:
                     estimates.append((value, 0.0, f"parameter '{key}' of the file's metadata"))
     # By the transverse momenta of charged particles and their tracks in 1 T; electrons, which radiate, left out.
     # Only tracks count here, but without a scale simulated hits are not read.
@@ -264,11 +266,52 @@ def measure_field(file: PodioFile, detector: Detector, stop: int) -> list[tuple[
             use = (jagged.flat(particles.charge) != 0) & (np.abs(jagged.flat(particles.pdg)) != ELECTRON)
             with np.errstate(divide="ignore", invalid="ignore"):
                 b_field: Floats = (jagged.flat(particles.momentum.pt, np.float64) / pt_per_tesla)[use]
+            charges = jagged.flat(tracks.charge[links.source]) * jagged.flat(particles.charge)
+            b_field *= np.sign(charges[use])  # opposite ones where the field points to -z
             b_field = b_field[np.isfinite(b_field)]
             if len(b_field) >= MIN_TRACKS:
                 text = f"{len(b_field)} tracks and the particles that they are linked to"
                 estimates.append((*_median(b_field), text))
+    with suppress(InputError):
+        if len(b_field := _bending(file, detector, range(stop))) >= MIN_TRACKS:
+            value, uncertainty = _median(b_field)
+            # Energy that is lost on the way makes it some percent too small; and far from the centre are other magnets.
+            if uncertainty < SURE * abs(value):
+                text = f"{len(b_field)} particles and their simulated tracker hits"
+                estimates.append((value, max(uncertainty, 0.01 * abs(value)), text))
     return sorted(estimates, key=lambda estimate: estimate[1])
+
+
+def _bending(file: PodioFile, detector: Detector, span: range) -> Floats:
+    """Field along z, T, by each charged particle's simulated tracker hit that is the farthest from its vertex.
+
+    The chord of the circle from the vertex to the hit has half the angle of the way with the momentum at the hit.
+    """
+    if detector.truth_tracks is None or not detector.truth_particles:
+        return np.zeros(0)
+    name, found = detector.truth_particles[0], [np.zeros((0, 3))]
+    of_particles, of_hits = ("vertex.x", "vertex.y", "charge"), ("position.x", "position.y", "momentum.x", "momentum.y")
+    x_vertex, y_vertex, charge = (jagged.flat(file.get(span, name, member), np.float64) for member in of_particles)
+    truth = Joined((name,), [jagged.count(file.get(span, name, "charge"))], len(span))
+    for hits in detector.truth_tracks.sim_tracker_hits:
+        branch = relation(file.columns, hits, 0, "particle", "MCParticle")
+        if branch is None:
+            continue
+        event = jagged.event_index(jagged.count(file.get(span, hits, "cellID")))
+        _, collection, index = file.references(branch, span)
+        particle, known = truth.resolve(file, collection, index, event)
+        known &= (particle >= 0) & (particle < truth.totals[event])
+        particle = (jagged.offsets(truth.totals)[event] + particle)[known]
+        x, y, px, py = (jagged.flat(file.get(span, hits, member), np.float64)[known] for member in of_hits)
+        x, y = x - x_vertex[particle], y - y_vertex[particle]
+        found.append(np.stack([particle, np.hypot(x, y), x * py - y * px], axis=1))
+    every = np.concatenate(found)
+    particle, chord, cross = every[np.lexsort((every[:, 1], every[:, 0]))].T
+    last = (np.diff(particle, append=-1) != 0) & (chord > MIN_CHORD)
+    q = charge[particle[last].astype(np.int64)]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        b_field: Floats = -2 * cross[last] / (GEV_PER_TESLA_MM * q * chord[last] ** 2)
+    return b_field[np.isfinite(b_field)]
 
 
 def measure_scales(file: PodioFile, detector: Detector, stop: int) -> dict[str, tuple[float | None, str]]:

@@ -8,7 +8,7 @@ from pflow.event.closure import TrackDeposits
 from pflow.io import draft_measure as measure
 from pflow.io.draft import Answers, Note, draft_detector, draft_to_yaml, place_of
 from pflow.io.draft_measure import CELL, HitSample, _electron_scales
-from pflow.io.edm4hep.podio import open_podio
+from pflow.io.edm4hep.podio import collection_id, open_podio
 from pflow.io.open import read_events
 from pflow.physics.detector import load_detector
 from pflow.physics.geometry import Geometry
@@ -71,6 +71,37 @@ def test_answers_place_collections_without_telling_names_and_give_the_field(made
     assert draft.left_out["Delta"].endswith("is not known; --place Delta=ecal_endcap or another says it")
     with pytest.raises(ConfigError, match=r"no collection of hits 'Alfa'.*nearest matches: Alpha"):
         draft_detector(path, Answers(place={"Alfa": "ecal_barrel"}))
+
+
+@pytest.mark.parametrize("b_field", [2.5, -1.7])
+def test_simulated_tracker_hits_show_the_field_and_its_sign(made_up, write_made_up, b_field):
+    content = {key: values for key, values in made_up().items() if "Track" not in key}
+    px, py, pz, charge = (
+        content[f"MCParticles.{name}"] for name in (*(f"momentum.{axis}" for axis in "xyz"), "charge")
+    )
+    pt, radius, index = np.hypot(px, py), 1000.0, np.broadcast_to(np.arange(12), px.shape)
+    half = -np.arcsin(charge * b_field * 0.299792458e-3 * radius / pt / 2)  # of the way to the hit
+    phi = np.arctan2(py, px)
+    content |= {"Hits.cellID": index, "Hits.time": 0 * pt, "Hits.position.z": radius * pz / pt, "Hits.momentum.z": pz}
+    for axis, of in (("x", np.cos), ("y", np.sin)):
+        content[f"Hits.position.{axis}"] = 10.0 + radius * of(phi + half)
+        content[f"Hits.momentum.{axis}"] = pt * of(phi + 2 * half)
+        content[f"MCParticles.vertex.{axis}"] = 10.0 + 0 * pt
+    ids = np.full(px.shape, collection_id("MCParticles"))
+    content |= {"_Hits_particle.index": index, "_Hits_particle.collectionID": ids}
+    path = write_made_up(content)
+    draft = draft_detector(path)
+    assert draft.detector.truth_tracks.sim_tracker_hits == ("Hits",)
+    assert draft.detector.b_field == pytest.approx(b_field, rel=1e-3)
+    assert draft.notes["b_field"].text.endswith(
+        "from 48 particles and their simulated tracker hits; better: the nominal value"
+    )
+    assert draft_detector(path, Answers(b_field=1.1 * b_field)).detector.b_field == 1.1 * b_field
+    with pytest.raises(ConfigError, match=rf"--b-field {-b_field}: particles bend the other way .*: give {b_field}"):
+        draft_detector(path, Answers(b_field=-b_field))
+    content["Hits.momentum.x"] = -content["Hits.momentum.x"]  # of no circle from the vertex
+    with pytest.raises(InputError, match=r"tells the field: .* or of these with simulated tracker hits"):
+        draft_detector(write_made_up(content))
 
 
 def test_thresholds_are_guessed_as_low_as_the_hits_need():
@@ -308,7 +339,7 @@ def test_a_place_is_given_or_forward_by_hits_close_to_the_beam():
 def test_a_parameter_gives_the_field_and_others_do_not(cld_sim_path):
     names, file = ("BField", "b_field", "MagneticField", "detector.solenoid_field_z"), open_podio(cld_sim_path)
     file.parameters = dict.fromkeys(names, ("-3.5",))
-    stated = [(3.5, 0.0, f"parameter '{name}' of the file's metadata") for name in names]
+    stated = [(-3.5, 0.0, f"parameter '{name}' of the file's metadata") for name in names]
     assert measure.measure_field(file, load_detector("cld"), 0) == stated
     file.parameters = {"BField": ("3500",), "b_field": ("strong",), "Solenoid_Field": ("1", "2"), "field.step": ("3",)}
     assert measure.measure_field(file, load_detector("cld"), 0) == []
