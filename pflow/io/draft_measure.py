@@ -297,8 +297,8 @@ def _bending(file: PodioFile, detector: Detector, span: range) -> Floats:
         branch = relation(file.columns, hits, 0, "particle", "MCParticle")
         if branch is None:
             continue
-        event = jagged.event_index(jagged.count(file.get(span, hits, "cellID")))
-        _, collection, index = file.references(branch, span)
+        event = jagged.event_index(counts := jagged.count(file.get(span, hits, "cellID")))
+        _, collection, index = file.references(branch, span, of=counts)
         particle, known = truth.resolve(file, collection, index, event)
         known &= (particle >= 0) & (particle < truth.totals[event])
         particle = (jagged.offsets(truth.totals)[event] + particle)[known]
