@@ -636,10 +636,7 @@ def _truth_tracks(
 def _field(file: PodioFile, detector: Detector, entries: int, notes: Notes, *, given: float | None) -> float:
     """Field along z, T: as given, or the most certain estimate."""
     estimates = measure.measure_field(file, detector, entries)
-    said = [
-        f"{value:.4g} +- {uncertainty:.1g} from {source}" if uncertainty else f"{value:.4g} from {source}"
-        for value, uncertainty, source in estimates
-    ]
+    said = [f"{value:.4g} +- {uncertainty:.1g} from {source}" for value, uncertainty, source in estimates]
     if given is not None:
         if estimates and given * estimates[0][0] < 0:
             raise ConfigError(f"--b-field {given:g}: particles bend the other way ({said[0]}): give {-given:g}")
@@ -648,19 +645,18 @@ def _field(file: PodioFile, detector: Detector, entries: int, notes: Notes, *, g
     if not estimates:
         raise InputError(
             f"nothing in the file tells the field: fewer than {measure.MIN_TRACKS} tracks with a curvature and links to"
-            f" Monte Carlo particles in {entries} entries, or of these with simulated tracker hits, and no parameter of"
-            " that name; give the field in T with --b-field",
+            f" Monte Carlo particles in {entries} entries, or of these with simulated tracker hits; give the field in T"
+            " with --b-field",
             file=file.path,
         )
-    best, uncertainty, source = estimates[0]
+    best, _, source = estimates[0]
     if not 1 / measure.MAX_FIELD < abs(best) < measure.MAX_FIELD:
         raise InputError(
             f"{source} give a field of {best:.4g} T: units are not EDM4hep's, mm and GeV (curvatures in 1/cm make it "
             "10 times too large, momenta in MeV 1,000 times); correct the file, or give the field in T with --b-field",
             file=file.path,
         )
-    nominal = ("better: the nominal value",) if uncertainty else ()
-    notes["b_field"] = Note("measured" if uncertainty else "found", "; ".join((*said, *nominal)))
+    notes["b_field"] = Note("measured", "; ".join((*said, "better: the nominal value")))
     return float(f"{best:.4g}")
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import re
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
@@ -47,10 +46,6 @@ THRESHOLDS = {
     "hcal": 2.5e-4,
 }  # GeV, of CLD's silicon and scintillator, some 0.3 and 0.5 of a MIP's energy
 MOST_BELOW = 0.1  # largest fraction of the deposited energy below a guessed threshold
-
-PARAMETER = r"(?i)(b_?field|magnetic_?field|solenoid_?field)(_?z)?$"
-"""Parameters of a file's metadata that give the field, T."""
-
 
 CELL = np.dtype([("event", np.int64), ("id", np.uint64)])
 """What identifies a cell with a hit."""
@@ -238,16 +233,9 @@ def joined(samples: Sequence[HitSample], *, simulated: bool) -> HitSample | None
 def measure_field(file: PodioFile, detector: Detector, stop: int) -> list[tuple[float, float, str]]:
     """Values of the field along z, T, from the first `stop` entries, each with its uncertainty and source in words.
 
-    The most certain is the first; one that the file states has no uncertainty. Of `detector` the collections count,
-    not the field.
+    The most certain is the first. Of `detector` the collections count, not the field.
     """
     estimates = []
-    for key, values in file.parameters.items():
-        if re.search(PARAMETER, key) and len(values) == 1:
-            # The metadata are text: a parameter of this name need not be a number.
-            with suppress(ValueError):
-                if 0 < abs(value := float(values[0])) < MAX_FIELD:
-                    estimates.append((value, 0.0, f"parameter '{key}' of the file's metadata"))
     # By the transverse momenta of charged particles and their tracks in 1 T; electrons, which radiate, left out.
     # Only tracks count here, but without a scale simulated hits are not read.
     scaled = [dataclasses.replace(part, sim_scale=part.sim_scale or 1.0) for part in detector.calorimeters]

@@ -336,15 +336,6 @@ def test_a_place_is_given_or_forward_by_hits_close_to_the_beam():
             place_of(hits, {"EcalBarrel": wrong})
 
 
-def test_a_parameter_gives_the_field_and_others_do_not(cld_sim_path):
-    names, file = ("BField", "b_field", "MagneticField", "detector.solenoid_field_z"), open_podio(cld_sim_path)
-    file.parameters = dict.fromkeys(names, ("-3.5",))
-    stated = [(-3.5, 0.0, f"parameter '{name}' of the file's metadata") for name in names]
-    assert measure.measure_field(file, load_detector("cld"), 0) == stated
-    file.parameters = {"BField": ("3500",), "b_field": ("strong",), "Solenoid_Field": ("1", "2"), "field.step": ("3",)}
-    assert measure.measure_field(file, load_detector("cld"), 0) == []
-
-
 @pytest.mark.parametrize("scale", [0.5, 0.8, 1.0, 1.4])
 def test_electrons_give_the_scale_of_the_ecal_and_hadrons_none(scale):
     rng = np.random.default_rng(1)
