@@ -766,8 +766,8 @@ def _places(scales: Scales, part: Calorimeter, hits: Table) -> Iterator[Check]:
         # it says nothing (healthy events had 28 with one of 2.2 cells, 20 with one of 4.1).
         size, sparse = float(np.quantile(neighbour, 0.2)), len(neighbour) < MANY_NEAR
         good = described <= (1 + sparse) * CELL_SIZE * size and (sparse or neighbour.min() <= CELL_SIZE * described)
-        text = f"cells of {part.name} are {size:.3g} mm large (described: {described:g}): of another detector?"
-        yield Check("cell size", good, text)
+        text = f"cells of {part.name} are {size:.3g} mm large (described: {described:g})"
+        yield Check("cell size", good, text if good else f"{text}: of another detector?")
 
     unnumbered = (hits["layer"] < 0).mean()  # all of them are where there is no cell encoding
     text = f"{unnumbered:.0%} of the hits of {part.name} have no layer (-1), and the others have one"
