@@ -15,8 +15,9 @@ from pflow.errors import InputError, PflowError
 from pflow.event import jagged
 from pflow.event.closure import ROUNDS, TrackDeposits
 from pflow.event.scales import ELECTRON
-from pflow.io.edm4hep.podio import Joined, PodioFile, relation, track_states
+from pflow.io.edm4hep.podio import Joined, PodioFile, track_states
 from pflow.io.edm4hep.reader import Edm4hepReader
+from pflow.io.edm4hep.simulated import particles_of_hits
 from pflow.physics import geometry
 from pflow.physics.arrays import Floats
 from pflow.physics.detector import HADRON_SCALES, Detector
@@ -282,14 +283,11 @@ def _bending(file: PodioFile, detector: Detector, span: range) -> Floats:
     x_vertex, y_vertex, charge = (jagged.flat(file.get(span, name, member), np.float64) for member in of_particles)
     truth = Joined((name,), [jagged.count(file.get(span, name, "charge"))], len(span))
     for hits in detector.truth_tracks.sim_tracker_hits:
-        branch = relation(file.columns, hits, 0, "particle", "MCParticle")
-        if branch is None:
+        try:
+            particle, known = particles_of_hits(file, hits, truth, span)
+        except InputError:  # other tracker hits may refer to particles
             continue
-        event = jagged.event_index(counts := jagged.count(file.get(span, hits, "cellID")))
-        _, collection, index = file.references(branch, span, of=counts)
-        particle, known = truth.resolve(file, collection, index, event)
-        known &= (particle >= 0) & (particle < truth.totals[event])
-        particle = (jagged.offsets(truth.totals)[event] + particle)[known]
+        particle = particle[known]
         x, y, px, py = (jagged.flat(file.get(span, hits, member), np.float64)[known] for member in of_hits)
         x, y = x - x_vertex[particle], y - y_vertex[particle]
         found.append(np.stack([particle, np.hypot(x, y), x * py - y * px], axis=1))

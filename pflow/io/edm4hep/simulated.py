@@ -28,7 +28,7 @@ from pflow.event.jagged import Links
 from pflow.event.schema import make_tracks
 from pflow.io.edm4hep.podio import ID_BITS, Joined, PodioFile, expand, relation
 from pflow.physics import kinematics
-from pflow.physics.arrays import Floats, Index
+from pflow.physics.arrays import Floats, Index, Mask
 from pflow.physics.detector import Calorimeter, Detector, TruthTracking
 from pflow.physics.kinematics import follow_to_calorimeter
 
@@ -205,26 +205,33 @@ def energy_notes(digitised: Mapping[str, Digitised]) -> dict[str, str]:
     return notes
 
 
+def particles_of_hits(file: PodioFile, name: str, particles: Joined, span: range) -> tuple[Index, Mask]:
+    """The Monte Carlo particle of each tracker hit of a collection, int64 index into all of the entries, and whether
+    it is known, bool; an InputError without references to particles."""
+    branch = relation(file.columns, name, 0, "particle", "MCParticle")
+    if branch is None:
+        raise InputError("the tracker hits have no references to particles", file=file.path, field=name)
+    counts = jagged.count(file.get(span, name, "cellID"))
+    event = jagged.event_index(counts)
+    _, collection_id, index = file.references(branch, span, of=counts)
+    particle, known = particles.resolve(file, collection_id, index, event)
+    known &= (particle >= 0) & (particle < particles.totals[event])
+    return jagged.offsets(particles.totals)[event] + particle, known
+
+
 def count_layers(file: PodioFile, collections: Iterable[str], particles: Joined, span: range) -> Index:
     """Number of tracker layers with a hit of each Monte Carlo particle's own, int64 [all particles of the entries].
 
     A layer is a pair of collection and layer of the cell id; without an encoding each hit counts as one.
     """
-    first = jagged.offsets(particles.totals)
     crossed: list[Index] = [np.zeros((0, 3), dtype=np.int64)]
     for number, name in enumerate(collections):
-        branch = relation(file.columns, name, 0, "particle", "MCParticle")
-        if branch is None:
-            raise InputError("the tracker hits have no references to particles", file=file.path, field=name)
-        counts = jagged.count(file.get(span, name, "cellID"))
-        event, known_layer = jagged.event_index(counts), file.layers(span, name)
-        _, collection_id, index = file.references(branch, span, of=counts)
-        layer = np.arange(len(event)) if known_layer is None else known_layer.astype(np.int64)
-        particle, known = particles.resolve(file, collection_id, index, event)
-        known &= (particle >= 0) & (particle < particles.totals[event])
+        particle, known = particles_of_hits(file, name, particles, span)
+        known_layer = file.layers(span, name)
+        layer = np.arange(len(particle)) if known_layer is None else known_layer.astype(np.int64)
         if file.columns.has(name, "quality"):
             known &= (jagged.flat(file.get(span, name, "quality")) & BY_SECONDARY) == 0
-        crossed.append(np.stack([first[event] + particle, np.full(len(event), number), layer], axis=1)[known])
+        crossed.append(np.stack([particle, np.full(len(particle), number), layer], axis=1)[known])
     # A particle may leave several hits in a layer, which counts once.
     different = np.unique(np.concatenate(crossed), axis=0)
     return np.bincount(different[:, 0], minlength=int(particles.totals.sum())).astype(np.int64)
