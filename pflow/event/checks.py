@@ -25,8 +25,8 @@ from pflow.event.closure import HADRON_RESPONSE, HARD, MIN_MOMENTUM, N_LAYERS
 from pflow.event.events import ImplausibleWarning
 from pflow.event.scales import BUSY, LARGEST, VERY_HARD, SampleScales, Scales, Table
 from pflow.physics.arrays import Floats, Index, Mask
-from pflow.physics.detector import FACES, Calorimeter, Detector, calibration_digest
-from pflow.physics.geometry import ECAL_MEASURES, FIELD, barrel_shape, layer_pitches, measures
+from pflow.physics.detector import ECAL, FACES, HCAL, KINDS, Calorimeter, Detector, calibration_digest
+from pflow.physics.geometry import ECAL_MEASURES, FIELD, barrel_shape, kind_index, layer_pitches, measures
 
 MANY = {"hits of the ECAL": 100, "hits of the HCAL": 100, "tracks": 6}
 """Objects of an event of many particles; smaller events may lack a kind of them."""
@@ -64,6 +64,7 @@ GROUP_SCALE = 2.3  # the same for a sector of azimuth, a side, ...; healthy file
 ALIKE, ALIKE_SURE = 0.15, 6.0
 MIN_EVENTS_SCALED = 3  # fewest events of such a group
 ODD_SCALE = 2.5  # largest ratio of the smallest energies of an event's hits to other events'; found: 0.72 to 1.80
+MIN_EXPECTED, DEAD = 9, 0.1  # fewest events that should have hits in a sector or on a side, and smallest part that has
 NEAR_LARGEST, SATURATED = 0.9, 10  # of the largest energy, and hits above it, from which on there is a limit
 LATE = 6.0  # ns after light from the IP that the latest hit of hadronic showers has; found: at least 9
 DENSE = 4.0, 0.1  # times the energy of the fifth hit, and the share of hits above that showers have; of muons: to 0.07
@@ -421,7 +422,8 @@ def compare(scales: Scales, sample: SampleScales | None = None) -> list[Check]:
     if (detector := scales.detector) is None:
         return []
     checks = [*_quantities(scales, detector, sample), *_each_event(scales, detector), *_calorimeters(scales, detector)]
-    checks += [*_too_few(scales, detector), *_hard_tracks(scales), *_changes(scales, detector)]
+    checks += [*_dead_parts(scales, detector), *_too_few(scales, detector)]
+    checks += [*_hard_tracks(scales), *_changes(scales, detector)]
     checks += [] if sample is None else _sample(scales, detector, sample)
     said: dict[str, dict[bool, dict[str, None]]] = {}  # texts by name and result, without repetition
     for name, good, text in checks:
@@ -628,7 +630,7 @@ GENERAL = {
     "faces": "hits lie within their calorimeters as described",
     "layers": "layers follow the depth of the hits",
     "times": "hits come with light from the IP, and the latest are those of hadronic showers",
-    "dead parts": "no layer between others is without hits",
+    "dead parts": "ECAL and HCAL have hits at all azimuths and on both sides",
     "links": "hits and tracks are linked to particles",
 }
 """Texts of what holds for all events, calorimeters or parts of a file."""
@@ -839,6 +841,32 @@ def _dead_layers(layer: Index, event: Index, n_layers: int) -> Iterator[tuple[in
         enough = n[beside] >= (MIN_BESIDE if n_events[beside] >= MIN_EVENTS_BESIDE else MANY_BESIDE)
         if enough and (low < high or 0 < low < n_layers - 1):
             yield low, high, int(n[beside])
+
+
+def _dead_parts(scales: Scales, detector: Detector) -> Iterator[Check]:
+    """Find sectors of azimuth and sides in z where the ECAL or the HCAL has no hits, and the other one has."""
+    if not (hits := scales.table("hits")):
+        return
+    sides = {side: mine for side, mine in _sides(hits).items() if side not in HALVES}
+    sides |= {"at -z": hits["z"] <= 0, "at +z": hits["z"] > 0}
+    number, event = hits["part"].astype(np.int64), np.unique(_event(hits), return_inverse=True)[1]
+    kind = kind_index(detector)[number]
+    for region in ("barrel", "endcap"):
+        inside = np.array([part.region == region for part in detector.calorimeters])[number]
+        # Events with hits in each sector and on each side.
+        n_events = np.array(
+            [
+                [np.count_nonzero(np.bincount(event[inside & (kind == of) & mine])) for mine in sides.values()]
+                for of in (ECAL, HCAL)
+            ]
+        )
+        for own in (ECAL, HCAL):
+            expected = n_events[1 - own] * n_events[own].sum() / max(n_events[1 - own].sum(), 1.0)
+            enough = np.minimum(expected, n_events[1 - own]) > MIN_EXPECTED
+            dead = np.flatnonzero(enough & (n_events[own] < DEAD * expected))
+            text = ", ".join(f"{[*sides][i]} ({expected[i]:.0f} events are expected to have some)" for i in dead)
+            text = f"no hits of the {KINDS[own].upper()}'s {region} lie {text}: dead, or not in the file"
+            yield Check("dead parts", not len(dead), text)
 
 
 def _hard_tracks(scales: Scales) -> Iterator[Check]:

@@ -606,6 +606,7 @@ def hcal_of_others(events):
 
 
 NO_TRACK = r"no track leads to \d+% of the \d+ places where charged particles enter the ECAL"
+TO_HAVE = r"events are expected to have"
 TRACKLESS_HITS = "% of the energy of hits is behind places where charged .* without a track: are tracks lost"
 
 
@@ -643,6 +644,8 @@ TRACKLESS_HITS = "% of the energy of hits is behind places where charged .* with
         (60, layers(1.4, "ecal", 10, 20), rf"hits of ecal_barrel have 1\.[345] {LAYER} in layers 10 to 19"),
         (60, energy(lambda of: 1 + 0.9 * in_octant(of), "ecal"), rf"ecal_barrel have 1\.[7-9] {LAYER} between 45 and"),
         (40, without_part("", in_octant), r"where they enter in the barrel: \d+% of \d+ between 45 and 67\.5 degrees"),
+        (40, without_part("hcal", in_octant), rf"HCAL's barrel lie between 45 and 67\.5 .* \(\d\d {TO_HAVE}"),
+        (40, without_part("hcal", lambda of: of["position.z"] > 0), rf"HCAL's endcap lie at \+z \(1\d {TO_HAVE}"),
         (
             60,
             without_part("hcal", in_octant),
