@@ -467,7 +467,7 @@ def _lengths(
 def _calorimeter(
     group: Group, file: PodioFile, answers: Answers, slope: float, like: Calorimeter | None
 ) -> tuple[Calorimeter, Notes]:
-    """The calorimeter of a group, and notes on its fields; a few hits have the layers of the calorimeter `like` theirs.
+    """The calorimeter of a group, and notes on its fields; with few hits it has the layers of `like`.
 
     A muon system may have both faces; its layers are measured where most hits are, in the barrel or the endcaps. These
     are told apart by `slope`, the ratio of radius and |z| of the ECAL's corner.
